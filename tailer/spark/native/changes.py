@@ -30,7 +30,7 @@ from tailer.plan import TaskKind
 from tailer.read.data_files import DataFiles
 from tailer.spark.java import check_session
 from tailer.spark.native.comparing import at_postimages, shared
-from tailer.spark.native.executed import ChangeRows, executed
+from tailer.spark.native.executed import change_rows, executed
 from tailer.spark.native.native_eligibility import ExecutedTask, NativeTask, choose_reader, selects_nothing
 from tailer.spark.native.scans import VECTOR_BYTES, scans, vector_bytes
 from tailer.spark.next_step import with_next_step
@@ -84,7 +84,7 @@ def frame(spark: SparkSession, table: str, view: TypedView, work: Work, kept: Ex
     others += file_splits(left, files=work.opener)
     parts += preimages
     if others or not parts:
-        parts.append(executed(spark, ChangeRows(view), others))
+        parts.append(executed(spark, view.spark_schema, partial(change_rows, view), others))
     return reduce(DataFrame.union, parts)
 
 
@@ -125,7 +125,8 @@ def _share_comparisons(
         # Few rows are left as a rule: `execute` finds them by their pages.
         remaining += file_splits(changed.slices, files=split.files)
         if changed.places is not None:
-            rows = executed(spark, ChangeRows(view), file_splits(changed.preimages, files=split.files))
+            apart = file_splits(changed.preimages, files=split.files)
+            rows = executed(spark, view.spark_schema, partial(change_rows, view), apart)
             preimages.append(at_postimages(rows, changed.places))
     return remaining, preimages
 

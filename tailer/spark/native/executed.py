@@ -7,61 +7,39 @@ options alone. `explain` shows it as `tailer_executed`.
 import base64
 import pickle
 import zlib
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Final, TypeVar
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
-from typing_extensions import override
 
 from tailer.spark.next_step import with_next_step
 from tailer.spark.release import SameRelease, our_task
-from tailer.spark.source.views import RowsView
+from tailer.spark.source.views import SparkView
 from tailer.spark.splits import Split, read_split
 
-__all__ = ["ChangeRows", "SplitView", "executed"]
+__all__ = ["change_rows", "executed"]
 
 _WORK: Final = "work"
 
 
-Part = TypeVar("Part", contravariant=True)  # noqa: PLC0105 - a protocol's only parameter
+Part = TypeVar("Part")
+Read = Callable[[Part], Iterator[pa.RecordBatch]]
+"""Yields the rows of a part of work, such as a split, on an executor. Survives pickle, and is sent with every part."""
 
 
-class SplitView(Protocol[Part]):
-    """A form of the rows of parts of work, such as splits. It survives pickle, and is sent with every part."""
-
-    @property
-    def spark_schema(self) -> StructType: ...
-
-    def read(self, part: Part) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a part in this form. Runs on an executor."""
-        ...
+def change_rows(view: SparkView, split: Split) -> Iterator[pa.RecordBatch]:
+    """Yield the change rows of a split in the form of `view`."""
+    for batch in read_split(split):
+        yield from view.rows(batch)
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeRows(SplitView[Split]):
-    """Change rows of splits in the form of `view`."""
-
-    view: RowsView
-
-    @property
-    @override
-    def spark_schema(self) -> StructType:
-        return self.view.spark_schema
-
-    @override
-    def read(self, part: Split) -> Iterator[pa.RecordBatch]:
-        for batch in read_split(part):
-            yield from self.view.rows(batch)
-
-
-def executed(spark: SparkSession, view: SplitView[Part], work: Sequence[Part]) -> DataFrame:
-    """Return the rows of the parts of `work`, in the form of `view`."""
+def executed(spark: SparkSession, schema: StructType, read: Read[Part], work: Sequence[Part]) -> DataFrame:
+    """Return the rows of the parts of `work`, which `read` yields in the columns `schema`."""
     spark.dataSource.register(ExecutedSource)
-    travelling = pickle.dumps((SameRelease(), view, list(work)))
+    travelling = pickle.dumps((SameRelease(), schema, read, list(work)))
     text = base64.b64encode(zlib.compress(travelling, 1)).decode("ascii")
     return spark.read.format(ExecutedSource.name()).option(_WORK, text).load()
 
@@ -74,24 +52,25 @@ class ExecutedSource(DataSource):
         return "tailer_executed"
 
     def schema(self) -> StructType:
-        """Return the columns of the view."""
-        return self._reader().view.spark_schema
+        """Return the columns of the rows."""
+        return self._reader().schema
 
     def reader(self, schema: StructType) -> "ExecutedReader":
         """Make the reader of the work."""
         return self._reader()
 
     def _reader(self) -> "ExecutedReader":
-        _, view, work = pickle.loads(zlib.decompress(base64.b64decode(self.options[_WORK])))
-        return ExecutedReader(view, work)
+        _, schema, read, work = pickle.loads(zlib.decompress(base64.b64decode(self.options[_WORK])))
+        return ExecutedReader(schema, read, work)
 
 
 class ExecutedReader(DataSourceReader):
     """A batch of work, one partition for each part."""
 
-    def __init__(self, view: SplitView[Any], work: Sequence[Any]) -> None:
+    def __init__(self, schema: StructType, read: Read[Any], work: Sequence[Any]) -> None:
         self._same = SameRelease()
-        self.view = view
+        self.schema = schema
+        self._read = read
         self._work = work
 
     def __getstate__(self) -> dict[str, object]:
@@ -105,4 +84,4 @@ class ExecutedReader(DataSourceReader):
         """Yield the rows of a part. Runs on an executor."""
         with our_task(), with_next_step():
             if partition.value is not None:  # a batch without splits has one partition with None
-                yield from self.view.read(partition.value)
+                yield from self._read(partition.value)

@@ -18,7 +18,7 @@ to a row, which Spark takes in a hundredth of the time.
 import secrets
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Final
 
 import pyarrow as pa
@@ -41,7 +41,7 @@ from tailer.read.data_files import LOCAL, DataFiles
 from tailer.read.decoded_files import ReadTask
 from tailer.spark.job_group import SPARK_ERRORS
 from tailer.spark.native import equal_rows
-from tailer.spark.native.executed import SplitView, executed
+from tailer.spark.native.executed import executed
 from tailer.spark.source.spark_types import spark_frame
 from tailer.spark.splits import FileSlice, FilesSplit, file_splits, read_split
 
@@ -75,18 +75,17 @@ class NumberedSplit:
 
 
 @dataclass(frozen=True, slots=True)
-class FingerprintSums(SplitView[NumberedSplit]):
-    """Three kinds of rows: many fingerprints, the sums of a bucket, the positions of a source.
+class FingerprintSums:
+    """Reads parts as three kinds of rows: many fingerprints, the sums of a bucket, the positions of a source.
 
     Columns of another kind are null.
     """
 
     fingerprints: Fingerprints
     wanted: Wanted
-    spark_schema: StructType = field(default_factory=lambda: _SUMS)
 
-    @override
     def read(self, part: NumberedSplit) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a part. Runs on an executor."""
         positions: Bitmaps = {}
         for rows in self.fingerprints.rows(part.batches(), self.wanted, positions):
             ends = pa.array([0, rows.num_rows], pa.int32())
@@ -161,14 +160,14 @@ class SharedIndex(TaskIndex):
             self._partners is None and sum(self._most_rows(task) for _, task in tasks) <= self._few_rows
         ):
             return self._local.add_tasks(tasks, read, types, nulls_differ)
-        view = FingerprintSums(self._fingerprints, Wanted(types, nulls_differ, self._maps_in_order))
+        sums = FingerprintSums(self._fingerprints, Wanted(types, nulls_differ, self._maps_in_order))
         numbers = {_key(task): number for number, task in tasks}
         splits = file_splits([FileSlice(_travelling(task)) for _, task in tasks], files=self._files)
         work = [
             NumberedSplit(split, {_key(part.task): numbers[_key(part.task)] for part in split.slices})
             for split in splits
         ]
-        self._added = self._keep(executed(self._spark, view, work))
+        self._added = self._keep(executed(self._spark, _SUMS, sums.read, work))
         positions: Bitmaps = {}
         rows = self._added.where("source IS NOT NULL").select("source", "positions").toArrow()
         for source, data in zip(rows["source"].to_pylist(), rows["positions"], strict=True):

@@ -41,7 +41,7 @@ from tailer.spark.release import SameRelease, our_task
 from tailer.spark.source.admission import Admission, Budget, Work
 from tailer.spark.source.options import SourceOptions, read_options
 from tailer.spark.source.plan_cache import Offset, Place, StreamPlace, offset_of, place_of
-from tailer.spark.source.views import EnvelopeView, RowsView, SparkView, TypedView
+from tailer.spark.source.views import EnvelopeView, SparkView, TypedView
 from tailer.spark.splits import Split, read_split
 from tailer.start import Start, StartKind, StartPoint
 from tailer.table_log import TableLog
@@ -339,7 +339,7 @@ def _naming(which: str, place: Start) -> Iterator[None]:
         raise
 
 
-def read_partition(view: RowsView, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+def read_partition(view: SparkView, partition: InputPartition) -> Iterator[pa.RecordBatch]:
     """Yield the rows of a `SplitPartition`. Runs on an executor."""
     work = partition.value
     with our_task(), with_next_step():

@@ -25,32 +25,28 @@ from tailer.spark.source.envelope import ENVELOPE, EnvelopeRows
 from tailer.spark.source.plan_cache import View
 from tailer.spark.source.typed import ReadSchemaLeft, TypedRows, typed_schema
 
-__all__ = ["POSITIONS", "EnvelopeView", "RowsView", "SparkView", "TypedView"]
+__all__ = ["POSITIONS", "EnvelopeView", "SparkView", "TypedView"]
 
 POSITIONS: Final = StructType([StructField("_task", LongType()), StructField("_row", LongType())])
 """The place of a row in its version: the number of its task, and its physical position in the task's file."""
 
 
-class RowsView(Protocol):
-    """The executor side of a view."""
+class SparkView(View, Protocol):
+    """A view with both sides."""
 
     @property
     def spark_schema(self) -> StructType: ...
 
     def rows(self, batch: ChangeBatch) -> Iterator[pa.RecordBatch]:
-        """Convert change rows for Spark."""
+        """Convert change rows for Spark, on an executor."""
         ...
 
     def change(self, event: SchemaChange) -> Iterator[pa.RecordBatch]:
-        """Convert a schema change, if the form has a place for it."""
+        """Convert a schema change, if the form has a place for it, on an executor."""
         ...
 
 
-class SparkView(View, RowsView, Protocol):
-    """A view with both sides."""
-
-
-class TypedView(RowsView, View):
+class TypedView(SparkView):
     """Rows with the columns of `table`, a schema of the table.
 
     `since`: the version with that schema. `follows`: whether the view ends at the first later version that changes it.
@@ -147,7 +143,7 @@ class TypedView(RowsView, View):
         return iter(())
 
 
-class EnvelopeView(View, RowsView):
+class EnvelopeView(SparkView):
     """Rows as JSON in an envelope that is the same for every version.
 
     `table`: the table's columns when the query was written. `columns` are names of that time: they stay chosen whatever

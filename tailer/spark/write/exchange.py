@@ -46,7 +46,7 @@ from tailer.spark.session import engine_name, first_sentence
 from tailer.spark.source.spark_types import quoted, spark_schema
 from tailer.spark.source.views import POSITIONS
 from tailer.spark.splits import DiffSplit, Split, file_splits, read_split
-from tailer.spark.write.shard_rows import SHARD, PackedForm, ShardRows
+from tailer.spark.write.shard_rows import SHARD, ShardRows, packed_changes
 
 __all__ = ["ShardExchange", "check_columns", "deliver_exchanged", "exchanged"]
 
@@ -145,8 +145,7 @@ class _Job:
             self._group.stop()
 
     def _shard_rows(self) -> ShardRows:
-        form = PackedForm(self._work.table_id, tuple(self._lone.items()))
-        return ShardRows(SameRelease(), self._work, form)
+        return ShardRows(SameRelease(), self._work, partial(packed_changes, self._work.table_id, self._lone))
 
     def _parts(self, session: SparkSession, kept: ExitStack) -> DataFrame:
         """Return the parts of all rows. Has executors share the comparisons that are worth it, here and now."""

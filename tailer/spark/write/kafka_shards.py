@@ -41,7 +41,7 @@ from tailer.spark.source.admission import Work
 from tailer.spark.source.options import SourceOptions
 from tailer.spark.source.views import TypedView
 from tailer.spark.write.exchange import check_columns, deliver_exchanged, exchanged
-from tailer.spark.write.shard_rows import ShardRows, SparkForm
+from tailer.spark.write.shard_rows import ShardRows, spark_changes
 from tailer.start import Start, StartKind
 
 __all__ = ["KafkaShards", "Patience"]
@@ -181,7 +181,7 @@ class KafkaShards:
         # Spark calls from a thread of its own, but a notebook has an event loop in it.
         with ThreadPoolExecutor(1, "tailer-shards") as thread:
             patience.note(thread.submit(anyio.run, partial(_settle, work, start)).result())
-        delivered = ShardRows(SameRelease(), work, SparkForm(work.table_id, work.columns))
+        delivered = ShardRows(SameRelease(), work, partial(spark_changes, work.table_id, work.columns))
         if (error := worst_error(deliver_exchanged(ordered, delivered))) is not None:
             raise error
 

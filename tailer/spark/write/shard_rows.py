@@ -1,18 +1,17 @@
 """The rows of one shard on an executor: from Spark's exchange into the sink (`tailer.shards.worker`).
 
-They come in one of two forms: as rows of Spark's own types, where Spark has read them by itself (`SparkForm`), or
-packed by our own executors (`PackedForm`).
+They come in one of two forms: as rows of Spark's own types, where Spark has read them by itself (`spark_changes`), or
+packed by our own executors (`packed_changes`).
 """
 
 import pickle
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from typing_extensions import override
 
 from tailer.events import CHANGE_TYPE, COMMIT_VERSION, ChangeBatch, ChangeType
 from tailer.plan import output_schema
@@ -21,7 +20,7 @@ from tailer.shards.worker import PATIENCE_S, ShardReport, ShardWork, report_of
 from tailer.spark.release import SameRelease, our_task
 from tailer.spark.source.views import POSITIONS
 
-__all__ = ["SHARD", "PackedForm", "ShardRows", "SparkForm"]
+__all__ = ["SHARD", "ShardRows", "packed_changes", "spark_changes"]
 
 SHARD: Final = "_shard"
 _REPORT: Final = pa.schema([pa.field("report", pa.binary())])
@@ -29,12 +28,8 @@ _TASK, _ROW = POSITIONS.names
 _PREIMAGE: Final = pa.scalar(ChangeType.UPDATE_PREIMAGE.value)
 
 
-class Form(Protocol):
-    """A form of the rows of a shard in Spark's exchange. Survives pickle."""
-
-    def changes(self, report: ShardReport, batches: Iterator[pa.RecordBatch]) -> Iterator[ChangeBatch]:
-        """Yield the rows of the shard of `report`, which is told what else comes."""
-        ...
+Changes = Callable[[ShardReport, Iterator[pa.RecordBatch]], Iterator[ChangeBatch]]
+"""Yields the rows of the shard of a report out of Spark's exchange, and tells it what else comes. Survives pickle."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +41,7 @@ class ShardRows:
 
     same: SameRelease
     work: ShardWork
-    form: Form
+    changes: Changes
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Deliver the partition of this task."""
@@ -60,49 +55,41 @@ class ShardRows:
     def report(self, shard: int, batches: Iterator[pa.RecordBatch], patience_s: float = PATIENCE_S) -> ShardReport:
         """Deliver the rows of a shard; see `tailer.shards.worker.report_of`."""
         report = ShardReport(shard)
-        return report_of(self.work, report, self.form.changes(report, batches), patience_s)
+        return report_of(self.work, report, self.changes(report, batches), patience_s)
 
 
-@dataclass(frozen=True, slots=True)
-class PackedForm(Form):
-    """Parts (`tailer.shards.packed_rows`) of the table with the id `table_id`.
+def packed_changes(
+    table_id: str, lone: Mapping[int, pa.Schema], report: ShardReport, batches: Iterator[pa.RecordBatch]
+) -> Iterator[ChangeBatch]:
+    """Yield the rows of parts (`tailer.shards.packed_rows`) of the table with the id `table_id`.
 
     `lone`: by version, the columns of its lone rows, as in `tailer.plan.ChangeTask.schema`.
     """
-
-    table_id: str
-    lone: tuple[tuple[int, pa.Schema], ...] = ()
-
-    @override
-    def changes(self, report: ShardReport, batches: Iterator[pa.RecordBatch]) -> Iterator[ChangeBatch]:
-        lone = {version: output_schema(columns) for version, columns in self.lone}
-        return unpacked(batches, report.shard, self.table_id, lone, report.note)
+    columns = {version: output_schema(schema) for version, schema in lone.items()}
+    return unpacked(batches, report.shard, table_id, columns, report.note)
 
 
-@dataclass(frozen=True, slots=True)
-class SparkForm(Form):
-    """Change rows with `columns` (`tailer.plan.ChangeTask.schema`), and with their positions (`POSITIONS`)."""
+def spark_changes(
+    table_id: str, columns: pa.Schema, report: ShardReport, batches: Iterator[pa.RecordBatch]
+) -> Iterator[ChangeBatch]:
+    """Yield change rows with `columns` (`tailer.plan.ChangeTask.schema`), which come with positions (`POSITIONS`).
 
-    table_id: str
-    columns: pa.Schema
-
-    @override
-    def changes(self, report: ShardReport, batches: Iterator[pa.RecordBatch]) -> Iterator[ChangeBatch]:
-        """The two images of an update that have one position stay together."""
-        schema = output_schema(self.columns)
-        held: pa.RecordBatch | None = None
-        for arrived in batches:
-            if not len(arrived):
-                continue
-            is_own = pc.all(pc.equal(arrived.column(SHARD), report.shard)).as_py()
-            assert is_own, "a partition has the rows of its shard"
-            batch = arrived if held is None else pa.concat_batches([held, arrived])
-            held = None
-            if batch.column(CHANGE_TYPE)[-1] == _PREIMAGE:
-                batch, held = batch.slice(0, len(batch) - 1), batch.slice(len(batch) - 1)
-            yield from _by_task(batch, schema, self.table_id)
-        if held is not None:
-            yield from _by_task(held, schema, self.table_id)
+    The two images of an update that have one position stay together.
+    """
+    schema = output_schema(columns)
+    held: pa.RecordBatch | None = None
+    for arrived in batches:
+        if not len(arrived):
+            continue
+        is_own = pc.all(pc.equal(arrived.column(SHARD), report.shard)).as_py()
+        assert is_own, "a partition has the rows of its shard"
+        batch = arrived if held is None else pa.concat_batches([held, arrived])
+        held = None
+        if batch.column(CHANGE_TYPE)[-1] == _PREIMAGE:
+            batch, held = batch.slice(0, len(batch) - 1), batch.slice(len(batch) - 1)
+        yield from _by_task(batch, schema, table_id)
+    if held is not None:
+        yield from _by_task(held, schema, table_id)
 
 
 def _by_task(batch: pa.RecordBatch, schema: pa.Schema, table_id: str) -> Iterator[ChangeBatch]:

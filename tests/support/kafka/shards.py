@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any, Final
 
 import pyarrow as pa
@@ -19,7 +20,7 @@ from tailer.shards.worker import ShardReport, ShardWork
 from tailer.spark.release import SameRelease
 from tailer.spark.splits import Split, read_split
 from tailer.spark.write.exchange import ShardExchange
-from tailer.spark.write.shard_rows import PackedForm, ShardRows
+from tailer.spark.write.shard_rows import ShardRows, packed_changes
 from tests.support.kafka.topics import Record
 
 __all__ = ["LocalExchange", "by_key", "together"]
@@ -49,7 +50,7 @@ class LocalExchange(ShardExchange):
             [(name, "ascending") for name in ("_version", "_task", "_row", "_kind")]
         )
         some = range(shards) if self._only is None else [self._only]
-        delivered = ShardRows(SameRelease(), work, PackedForm(work.table_id))
+        delivered = ShardRows(SameRelease(), work, partial(packed_changes, work.table_id, {}))
         with ThreadPoolExecutor(shards) as threads:
             return list(threads.map(lambda shard: _delivered(delivered, ordered, shard), some))
 

@@ -10,7 +10,8 @@ are missing, leave out no file.
 """
 
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -20,7 +21,6 @@ from tailer.errors import LogCorrupt, UnsupportedFeature
 from tailer.formats.iceberg.files.live import Kept
 from tailer.formats.iceberg.files.manifests import FileEntry
 from tailer.formats.iceberg.tasks import State
-from tailer.plan import ChangeTask
 from tailer.read.data_files import DataFiles
 from tailer.read.execute import execute
 from tailer.schema.columns import FIELD_ID, bare_type
@@ -165,13 +165,13 @@ async def _joined(
             database.register("batch", none.empty_table())
             database.execute("CREATE TABLE keys AS SELECT 0 AS d, * FROM batch").fetchall()
             for path, delete in deletes.items():
-                await _scan(delete, schema, state, _Keys(database, names, numbers[path]))
+                await _scan(delete, schema, state, partial(_insert, database, numbers[path], ", ".join(names)))
             for file, chosen in wanted:
                 among = _near(database, schema, file, [numbers[delete.path] for delete in chosen])
                 if among:
-                    lookup = _Lookup(database, names, among)
-                    await _scan(file, schema, state, lookup)
-                    bitmaps |= {(file.path, paths[number]): rows for number, rows in lookup.found.items()}
+                    rows = {number: BitMap64() for number in among}
+                    await _scan(file, schema, state, partial(_look_up, database, names, rows))
+                    bitmaps |= {(file.path, paths[number]): positions for number, positions in rows.items()}
     return bitmaps
 
 
@@ -190,49 +190,33 @@ def _near(
     return [number for (number,) in database.execute(query, values).fetchall()]
 
 
-async def _scan(entry: FileEntry, schema: pa.Schema, state: State, work: "_Keys | _Lookup") -> None:
-    """Pass the key columns of a file, with the position of each row, to `work`."""
+async def _scan(entry: FileEntry, schema: pa.Schema, state: State, take: Callable[[pa.RecordBatch], None]) -> None:
+    """Pass the key columns of a file, with the position of each row, to `take`, in a thread."""
     task, files = state.task(entry, schema), DataFiles(state.places.ranges)
-    await in_thread(lambda: work.take(_positioned(task, files)))
+    names = ["p", *(f"k{number}" for number in range(len(schema)))]
+
+    def work() -> None:
+        for batch in execute(task, files=files):
+            columns = [batch.row_index.cast(pa.int64()), *batch.rows.columns[: len(schema)]]
+            take(pa.RecordBatch.from_arrays(columns, names))
+
+    await in_thread(work)
 
 
-def _positioned(task: ChangeTask, files: DataFiles) -> Iterator[pa.RecordBatch]:
-    for batch in execute(task, files=files):
-        columns = [batch.row_index.cast(pa.int64()), *batch.rows.columns[: len(task.schema)]]
-        yield pa.RecordBatch.from_arrays(columns, ["p", *(f"k{number}" for number in range(len(task.schema)))])
+def _insert(database: "duckdb.DuckDBPyConnection", number: int, columns: str, batch: pa.RecordBatch) -> None:
+    """Insert the keys of the delete file `number`."""
+    database.register("batch", batch)
+    database.execute(f"INSERT INTO keys SELECT {number}, {columns} FROM batch").fetchall()
 
 
-class _Keys:
-    """Fills the table of keys from the delete file `number`."""
-
-    def __init__(self, database: "duckdb.DuckDBPyConnection", names: Sequence[str], number: int) -> None:
-        self._database = database
-        self._names = names
-        self._number = number
-
-    def take(self, batches: Iterator[pa.RecordBatch]) -> None:
-        """Insert the keys in batches of rows."""
-        columns = ", ".join(self._names)
-        for batch in batches:
-            self._database.register("batch", batch)
-            self._database.execute(f"INSERT INTO keys SELECT {self._number}, {columns} FROM batch").fetchall()
-
-
-class _Lookup:
-    """Finds the rows of a data file that have keys of the delete files `among`."""
-
-    def __init__(self, database: "duckdb.DuckDBPyConnection", names: Sequence[str], among: Iterable[int]) -> None:
-        self._database = database
-        self._equal = " AND ".join(f"batch.{name} IS NOT DISTINCT FROM keys.{name}" for name in names)
-        self.found = {number: BitMap64() for number in among}
-
-    def take(self, batches: Iterator[pa.RecordBatch]) -> None:
-        """Look up the keys of batches of rows."""
-        among = ", ".join(map(str, sorted(self.found)))
-        # The rows of a batch are few, so they are what DuckDB keeps in memory to be looked up.
-        query = f"SELECT d, p FROM keys JOIN batch ON {self._equal} WHERE d IN ({among})"
-        for batch in batches:
-            self._database.register("batch", batch)
-            for rows in self._database.sql(query).to_arrow_reader():
-                for number, position in zip(rows.column(0).to_pylist(), rows.column(1).to_pylist(), strict=True):
-                    self.found[number].add(position)
+def _look_up(
+    database: "duckdb.DuckDBPyConnection", names: Sequence[str], rows: Mapping[int, BitMap64], batch: pa.RecordBatch
+) -> None:
+    """Add the rows of a batch that have keys of delete files to those of each file, `rows`."""
+    equal = " AND ".join(f"batch.{name} IS NOT DISTINCT FROM keys.{name}" for name in names)
+    # The rows of a batch are few, so they are what DuckDB keeps in memory to be looked up.
+    query = f"SELECT d, p FROM keys JOIN batch ON {equal} WHERE d IN ({', '.join(map(str, sorted(rows)))})"
+    database.register("batch", batch)
+    for pairs in database.sql(query).to_arrow_reader():
+        for number, position in zip(pairs.column(0).to_pylist(), pairs.column(1).to_pylist(), strict=True):
+            rows[number].add(position)

@@ -11,7 +11,7 @@ from tailer.events import METADATA_FIELDS, ChangeBatch
 from tailer.plan import SNAPSHOT_TASKS, TASKS, Position
 from tailer.shards import worker
 from tailer.shards.worker import ShardReport
-from tailer.spark.write.shard_rows import SHARD, SparkForm
+from tailer.spark.write.shard_rows import SHARD, spark_changes
 
 COLUMNS: Final = pa.schema([("id", pa.int64())])
 PAIR: Final = ("update_preimage", "update_postimage")
@@ -45,7 +45,7 @@ def batches(size: int, rows: list[tuple[int, int, int, str]] = ROWS) -> Iterator
 
 def found(size: int, place: Position) -> list[ChangeBatch]:
     """Return the batches after a place."""
-    return list(worker._after(place, SparkForm("t", COLUMNS).changes(ShardReport(2), batches(size))))
+    return list(worker._after(place, spark_changes("t", COLUMNS, ShardReport(2), batches(size))))
 
 
 def ids(some: list[ChangeBatch]) -> list[int]:
@@ -93,4 +93,4 @@ def test_a_place_by_other_rules_is_refused(task: int) -> None:
 
 def test_rows_of_another_shard_are_refused() -> None:
     with pytest.raises(AssertionError, match="the rows of its shard"):
-        list(SparkForm("t", COLUMNS).changes(ShardReport(1), batches(3)))
+        list(spark_changes("t", COLUMNS, ShardReport(1), batches(3)))
