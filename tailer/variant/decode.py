@@ -127,7 +127,12 @@ def size_at(data: bytes, start: int, limit: int, names: int) -> int:
     header = data[start]
     match header & 3:
         case 0:
-            size = _primitive_size(data, start, header >> 2)
+            number = header >> 2
+            if number >= len(SIZES):
+                raise InvalidVariant(f"a value has the unknown type {number}")
+            size = 1 + SIZES[number]
+            if number in (15, 16):
+                size = 5 + int.from_bytes(data[start + 1 : start + 5], "little")
         case 1:
             size = 1 + (header >> 2)
         case 2:
@@ -137,14 +142,6 @@ def size_at(data: bytes, start: int, limit: int, names: int) -> int:
     if start + size > limit:
         raise InvalidVariant("a value is longer than what holds it")
     return size
-
-
-def _primitive_size(data: bytes, start: int, number: int) -> int:
-    if number in (15, 16):
-        return 5 + int.from_bytes(data[start + 1 : start + 5], "little")
-    if number >= len(SIZES):
-        raise InvalidVariant(f"a value has the unknown type {number}")
-    return 1 + SIZES[number]
 
 
 def _count(data: bytes, start: int, limit: int, size: int) -> tuple[int, int]:

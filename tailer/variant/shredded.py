@@ -158,7 +158,9 @@ class ColumnReader:
                 raise InvalidVariant(f"{path}{_TYPED} has two fields of one name")
             members = {field.name: self._node(field.type, f"{path}{field.name}.", _PLACE) for field in typed}
             return _Node(has_value, members=members)
-        number = _type_number(typed)
+        number = _NUMBERS.get(typed)  # "Shredded Value Types"
+        if pa.types.is_decimal(typed) and typed.precision <= 38 and typed.scale >= 0:
+            number = 8 if typed.precision <= 9 else 9 if typed.precision <= 18 else 10
         if number is None:
             raise InvalidVariant(f"{path}{_TYPED} is {typed}, which no Variant is shredded to")
         return _Node(has_value, leaf=_leaf(typed, self._assembler.primitive(number)))
@@ -225,15 +227,6 @@ class ColumnReader:
             else _MISSING
             for index, is_there in enumerate(there)
         ]
-
-
-def _type_number(kind: pa.DataType) -> int | None:
-    """Return the type of Variant that a column is shredded to ("Shredded Value Types"); None where it is none."""
-    if kind in _NUMBERS:
-        return _NUMBERS[kind]
-    if pa.types.is_decimal(kind) and kind.precision <= 38 and kind.scale >= 0:
-        return 8 if kind.precision <= 9 else 9 if kind.precision <= 18 else 10
-    return None
 
 
 def _leaf(kind: pa.DataType, form: Callable[[Any], Any]) -> _Leaf:

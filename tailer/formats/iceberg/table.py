@@ -98,11 +98,11 @@ class IcebergTableLog(TableLog):
 
     @override
     async def table_id(self) -> str:
-        return self._id((await self._newest()).document)
+        return self._id((await self.newest()).document)
 
     async def key(self, version: int) -> tuple[str, ...]:
         """See `TableLog.key`: the identifier fields of the schema, which no writer enforces."""
-        lineage = await self._newest()
+        lineage = await self.newest()
         step = lineage.at_or_before(version)
         document = lineage.document
         return identifier_columns(document.schema(step.snapshot.schema_id if step is not None else None))
@@ -113,15 +113,15 @@ class IcebergTableLog(TableLog):
 
     @override
     async def latest(self) -> int:
-        return (await self._newest()).latest
+        return (await self.newest()).latest
 
     @override
     async def check_delivered(self, version: int) -> None:
-        (await self._newest()).check_delivered(version)
+        (await self.newest()).check_delivered(version)
 
     @override
     async def resolve(self, start: Start) -> StartPoint:
-        lineage = await self._newest()
+        lineage = await self.newest()
         match start.kind:
             case StartKind.SNAPSHOT:
                 return StartPoint(lineage.latest, snapshot=True)
@@ -143,7 +143,7 @@ class IcebergTableLog(TableLog):
 
     @override
     async def resolve_end(self, end: Start) -> int:
-        lineage = await self._newest()
+        lineage = await self.newest()
         match end.kind:
             case StartKind.VERSION:
                 return end.value
@@ -160,7 +160,7 @@ class IcebergTableLog(TableLog):
 
     @override
     async def seek(self, version: int) -> pa.Schema | None:
-        lineage = await self._newest()
+        lineage = await self.newest()
         refuse_first_format(lineage.document, self.uri, version)
         if version > lineage.latest + 1:
             if lineage.has_number(version - 1):
@@ -196,7 +196,7 @@ class IcebergTableLog(TableLog):
 
     async def snapshot_plans(self, version: int) -> AsyncGenerator[ChangePlan, None]:
         """See `TableLog.snapshot_plans`. Files are in the order of the manifests."""
-        lineage = await self._newest()
+        lineage = await self.newest()
         if not lineage.steps and version == 0:
             document = lineage.document
             schema = self._schemas.schema(document, None, 0)
@@ -219,7 +219,7 @@ class IcebergTableLog(TableLog):
     @override
     async def after_loss(self, error: TailerError, version: int) -> int:
         if isinstance(error, FileVacuumed | ChangesUnavailable | VersionGone | LogCorrupt):
-            lineage = await self._newest()
+            lineage = await self.newest()
             later = lineage.at_or_after(max(version + 1, lineage.first_readable))
             if later is None:
                 return max(version, lineage.latest) + 1
@@ -234,18 +234,15 @@ class IcebergTableLog(TableLog):
 
     async def newest(self) -> Lineage:
         """Return the snapshots of the branch as they are now."""
-        return await self._newest()
+        document = await self._current.newest()
+        if self._lineage is None or self._lineage.document is not document:
+            self._lineage = self._opened(document)
+        return self._lineage
 
     def schema_of(self, lineage: Lineage, step: Step | None) -> pa.Schema:
         """Return the schema of a snapshot; None: that of now."""
         schema_id, number = (None, 0) if step is None else (step.snapshot.schema_id, step.number)
         return self._schemas.schema(lineage.document, schema_id, number)
-
-    async def _newest(self) -> Lineage:
-        document = await self._current.newest()
-        if self._lineage is None or self._lineage.document is not document:
-            self._lineage = self._opened(document)
-        return self._lineage
 
     def _opened(self, document: Document) -> Lineage:
         if self._branch != MAIN and document.head(self._branch) is None:

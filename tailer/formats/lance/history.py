@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-import pyarrow as pa
 from anyio import sleep
 from pyroaring import BitMap
 
@@ -186,19 +185,16 @@ class History:
             names, schema, plain = before.names, before.schema, before.is_plain
         else:
             fields = arrow_schema(manifest, self.uri)
-            names = self._names(manifest, fields, before, operation)
+            if before is None:
+                names = ColumnNames()
+            elif operation == "Overwrite":
+                former = arrow_schema(before.manifest, self.uri)
+                names = before.names.after_overwrite(former, fields, manifest.version)
+            else:
+                names = before.names.extended(fields)
             schema, plain = names.schema(fields), is_plain(manifest.fields)
         fragments, stable = manifest.fragments_by_id(self.uri), uses_stable_row_ids(manifest)
         return Version(self.uri, self.table_id, manifest, schema, names, fragments, stable, plain)
-
-    def _names(
-        self, manifest: Manifest, schema: pa.Schema, before: Version | None, operation: str | None
-    ) -> ColumnNames:
-        if before is None:
-            return ColumnNames()
-        if operation == "Overwrite":
-            return before.names.after_overwrite(arrow_schema(before.manifest, self.uri), schema, manifest.version)
-        return before.names.extended(schema)
 
     async def operation(self, manifest: Manifest) -> str | None:
         """Return the operation that made a version; None where it is not known."""

@@ -1,7 +1,7 @@
 """The profile of a dataset, and summaries of its versions by their plans."""
 
 import base64
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Final
 
 from pyroaring import BitMap
@@ -38,14 +38,19 @@ class LanceInspector(PlanInspector):
     async def profile(self) -> TableProfile:
         latest = max(await self._history.listed())
         manifest = (await self._history.existing(latest)).manifest
+        key = [field for field in manifest.fields if field.key_position is not None]
+        key.sort(key=lambda field: (not field.key_position, field.key_position or field.id))
+        columns = tuple(field.name for field in key)
+        cleanup = [f"{name} = {text}" for name, text in manifest.config.items() if name.startswith(_CLEANUP)]
+        hazard = f"its writers delete old versions by themselves ({', '.join(sorted(cleanup))})"
         return TableProfile(
             version=latest,
             timestamp_ms=manifest.timestamp_ms,
             schema=arrow_schema(manifest, self._history.uri),
             features=tuple(flag.name for bit, flag in FLAGS.items() if manifest.reader_feature_flags & bit),
             row_ids=uses_stable_row_ids(manifest),
-            keys=tuple(_keys(manifest)),
-            hazards=tuple(_hazards(manifest)),
+            keys=(DeclaredKey(columns, "the primary key, which writers do not enforce"),) if key else (),
+            hazards=(hazard,) if cleanup else (),
         )
 
     @override
@@ -84,19 +89,3 @@ class LanceInspector(PlanInspector):
             return fragment.physical_rows
         deleted = fragment.deletion.num_deleted_rows
         return None if deleted is None else fragment.physical_rows - deleted
-
-
-def _keys(manifest: Manifest) -> Iterator[DeclaredKey]:
-    parts = [field for field in manifest.fields if field.key_position is not None]
-    if parts:
-        columns = tuple(
-            field.name
-            for field in sorted(parts, key=lambda field: (not field.key_position, field.key_position or field.id))
-        )
-        yield DeclaredKey(columns, "the primary key, which writers do not enforce")
-
-
-def _hazards(manifest: Manifest) -> Iterator[str]:
-    cleanup = [f"{name} = {text}" for name, text in manifest.config.items() if name.startswith(_CLEANUP)]
-    if cleanup:
-        yield f"its writers delete old versions by themselves ({', '.join(sorted(cleanup))})"

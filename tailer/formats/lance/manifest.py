@@ -164,7 +164,8 @@ def _manifest(message: Message, transaction: bytes | None, encoded: bytes, befor
         writer_feature_flags=message.number(10),
         fields=tuple(_field(Message(part)) for part in columns) if before is None else before.fields,
         schema_metadata=message.data_by_key(5),
-        fragments=(() if before is None else before.fragments) + tuple(map(_shared_fragment, fragments)),
+        fragments=(() if before is None else before.fragments)
+        + tuple(_known_fragment(part) if len(part) <= _SMALL_BYTES else parse_fragment(part) for part in fragments),
         transaction_file=message.text(12),
         transaction=transaction,
         data_format=_nested_text(message, 15, 2),
@@ -194,11 +195,7 @@ def _field(message: Message) -> Field:
     )
 
 
-def _shared_fragment(data: bytes) -> Fragment:
-    """Return the fragment, the same object as in other versions that hold it unchanged, if it is not large."""
-    return _known_fragment(data) if len(data) <= _SMALL_BYTES else parse_fragment(data)
-
-
+# A fragment that is not large is the same object in all versions that hold it unchanged.
 _known_fragment: Final = lru_cache(maxsize=2**14)(parse_fragment)
 
 

@@ -82,16 +82,12 @@ def parse_branch(text: str | None, where: str) -> str | None:
 async def read_branch(store: ObjectStore, name: str) -> Branch:
     """Read a branch of the dataset at the root of `store`. Raises `ConfigError` where there is none, `LogCorrupt`."""
     document = await read_ref(store, "branches", name, "branch")
-    return Branch(name, number_of(document, "parentVersion", store, name), _identity(document))
-
-
-def _identity(document: dict[str, Any]) -> str:
-    """Return the id that the branch was given, or else the time when it was made."""
+    first_version = number_of(document, "parentVersion", store, name)
     identifier = document.get("identifier")
     mapping = identifier.get("version_mapping") if isinstance(identifier, dict) else None
     if isinstance(mapping, list) and mapping and isinstance(mapping[-1], list):
-        return str(mapping[-1][-1])
-    return str(document.get("createAt"))
+        return Branch(name, first_version, str(mapping[-1][-1]))
+    return Branch(name, first_version, str(document.get("createAt")))  # it was given no id
 
 
 async def read_tag(store: ObjectStore, name: str, branch: str | None, where: str) -> int:

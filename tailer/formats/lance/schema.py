@@ -81,7 +81,13 @@ def arrow_schema(manifest: Manifest, table: str) -> pa.Schema:
     """
     fields = manifest.fields
     nested: dict[int, list[pa.Field]] = {-1: []} | {field.id: [] for field in fields}
-    _check_tree(manifest, table)
+    levels = {-1: 0}
+    for field in fields:
+        level = levels.get(field.parent_id)
+        if field.id < 0 or field.id in levels or level is None or level == _MOST_LEVELS:
+            reason = f"field {field.id} ({field.name}) in field {field.parent_id} is not part of a tree"
+            raise LogCorrupt(table, "_versions", reason, manifest.version)
+        levels[field.id] = level + 1
     for field in reversed(fields):  # each field comes before those nested in it
         nested[field.parent_id].insert(0, _arrow_field(field, nested[field.id], manifest, table))
     return pa.schema(nested[-1], {key.encode(): value for key, value in manifest.schema_metadata.items()})
@@ -108,16 +114,6 @@ def key_columns(fields: Sequence[Field]) -> tuple[str, ...]:
 def field_id(field: pa.Field) -> int:
     """Return the id of a field of a schema from `arrow_schema`."""
     return int(field.metadata[FIELD_ID])
-
-
-def _check_tree(manifest: Manifest, table: str) -> None:
-    levels = {-1: 0}
-    for field in manifest.fields:
-        level = levels.get(field.parent_id)
-        if field.id < 0 or field.id in levels or level is None or level == _MOST_LEVELS:
-            reason = f"field {field.id} ({field.name}) in field {field.parent_id} is not part of a tree"
-            raise LogCorrupt(table, "_versions", reason, manifest.version)
-        levels[field.id] = level + 1
 
 
 def _arrow_field(field: Field, nested: Sequence[pa.Field], manifest: Manifest, table: str) -> pa.Field:

@@ -133,7 +133,7 @@ class LanceTableLog(TableLog):
             case StartKind.EARLIEST:
                 return StartPoint(versions[0] + (versions[0] != self._first_version))
             case StartKind.TAG:
-                return StartPoint(await self._tagged(start, "start") + 1)
+                return StartPoint(await read_tag(self._dataset, start.tag, self._name, "start") + 1)
             case StartKind.LATEST:
                 return StartPoint(latest + 1)
             case StartKind.SNAPSHOT:
@@ -151,7 +151,7 @@ class LanceTableLog(TableLog):
     @override
     async def resolve_end(self, end: Start) -> int:
         if end.kind is StartKind.TAG:
-            return await self._tagged(end, "end")
+            return await read_tag(self._dataset, end.tag, self._name, "end")
         versions = list(await self._history.listed())
         match end.kind:
             case StartKind.VERSION:
@@ -272,9 +272,6 @@ class LanceTableLog(TableLog):
         await self._read_branch()
         if self._history.table_id != followed:
             raise TableReplaced(self.uri, version, followed, self._history.table_id)
-
-    async def _tagged(self, place: Start, where: str) -> int:
-        return await read_tag(self._dataset, place.tag, self._name, where)
 
     async def _is_copy(self, name: str) -> bool:
         """Return whether the manifest before the next one has the content that was read, though its file is newer.

@@ -72,10 +72,6 @@ class _Jvm(Jvm):
         """Return an empty array of a class of that interface."""
         return self.array(f"{_CONNECTOR}.{name}")
 
-    def columns(self) -> Any:
-        """Return the columns of a stream without any."""
-        return self.lookup("org.apache.spark.sql.types.StructType")()
-
     def offset(self, text: str) -> Any:
         """Return an offset as Spark makes it of a Python data source's."""
         return self.lookup("org.apache.spark.sql.execution.datasources.v2.python.PythonStreamingSourceOffset")(text)
@@ -120,7 +116,7 @@ class _Table(_StreamObject):
         java = self._java
         streamed = java.connector_class("catalog.TableCapability").MICRO_BATCH_READ
         self._capabilities = java.lookup("java.util.Collections").singleton(streamed)
-        self._columns = java.columns()
+        self._columns = java.lookup("org.apache.spark.sql.types.StructType")()
         self._support = java.connector_class("read.Scan$ColumnarSupportMode").UNSUPPORTED
         self._metrics = java.empty_array("metric.CustomMetric")
         self._task_metrics = java.empty_array("metric.CustomTaskMetric")

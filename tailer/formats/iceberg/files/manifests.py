@@ -149,9 +149,9 @@ def parse_manifest_list(
     """
     by_key = {manifest.key: manifest for manifest in before}
     try:
+        records: Any = fastavro.reader(BytesIO(data))
         return tuple(
-            by_key.get((record["manifest_path"], record.get("first_row_id"))) or _manifest(record)
-            for record in _records(data)
+            by_key.get((record["manifest_path"], record.get("first_row_id"))) or _manifest(record) for record in records
         )
     except _NOT_AVRO as error:
         raise _error(error, table, name, version) from error
@@ -160,17 +160,13 @@ def parse_manifest_list(
 def parse_manifest(data: bytes, manifest: Manifest, table: str, version: int) -> tuple[FileEntry, ...]:
     """Decode the live entries of a manifest, in its order. Raises `LogCorrupt`, `UnsupportedFeature`."""
     try:
-        reader = _records(data)
+        reader: Any = fastavro.reader(BytesIO(data))
         file = next(_record(field["type"]) for field in reader.writer_schema["fields"] if field["name"] == "data_file")
         partition = next((_record(field["type"]) for field in file["fields"] if field["name"] == "partition"), None)
         names = [(field.get("field-id"), field["name"]) for field in (partition or {}).get("fields", ())]
         return tuple(_entries(reader, names, manifest))
     except _NOT_AVRO as error:
         raise _error(error, table, manifest.path, version) from error
-
-
-def _records(data: bytes) -> Any:
-    return fastavro.reader(BytesIO(data))
 
 
 def _error(error: Exception, table: str, name: str, version: int) -> LogCorrupt | UnsupportedFeature:

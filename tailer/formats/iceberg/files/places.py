@@ -36,7 +36,10 @@ class Places:
 
     def locate(self, path: str, version: int) -> str:
         """Return the location of a file. Raises `FileOutsideTable` where it is in no folder that is allowed."""
-        location = self._location(path, version)
+        try:  # a path by itself is literal, as in an address of a file
+            location = parse_location(f"file:{path}" if path.startswith("/") else path, _NOWHERE, "file")
+        except ConfigError as error:
+            raise FileOutsideTable(self.uri, version, path, is_readable(path)) from error
         if not any(lies_in(location, root) for root in self._roots):
             raise FileOutsideTable(self.uri, version, location, is_readable(location))
         return location
@@ -67,11 +70,3 @@ class Places:
         if root not in self._stores:
             self._stores[root] = self._open_store(root)
         return self._stores[root], location.removeprefix(root).removeprefix("/")
-
-    def _location(self, path: str, version: int) -> str:
-        # A path by itself is literal, as in an address of a file.
-        text = f"file:{path}" if path.startswith("/") else path
-        try:
-            return parse_location(text, beside=_NOWHERE, where="file")
-        except ConfigError as error:
-            raise FileOutsideTable(self.uri, version, path, is_readable(path)) from error

@@ -75,10 +75,6 @@ class Document(msgspec.Struct, rename="kebab", frozen=True, kw_only=True):
     history: History = msgspec.field(default=_NO_HISTORY, name="")
     refs: dict[str, Reference] | None = None
 
-    @property
-    def current_schema(self) -> dict[str, Any]:
-        return self.schema(None)
-
     def schema(self, schema_id: int | None) -> dict[str, Any]:
         """Return a schema; that of now where snapshots of old tables name none. Raises `KeyError`."""
         wanted = self.current_schema_id if schema_id is None else schema_id

@@ -38,11 +38,6 @@ def open_dataset(task: ChangeTask, fragment: FragmentRef, files: Files) -> "lanc
     return _dataset(task.uri, fragment.version, task.timestamp_ms, _login(task, files))
 
 
-def _open_folder(task: ChangeTask, files: Files) -> "LanceFileSession":
-    """Return the folder of the dataset's data files. Raises as `open_dataset`."""
-    return _folder(f"{task.uri}/data", _login(task, files))
-
-
 def _login(task: ChangeTask, files: Files) -> _Login:
     return tuple(sorted(files.login(task.uri).items()))
 
@@ -89,7 +84,7 @@ def open_small_file(task: ChangeTask, fragment: FragmentRef, files: Files) -> "S
     """Open the file of a task; None where the plan names none, or it is not as the plan has it. Raises as pylance."""
     if fragment.path is None or not names_file(task):
         return None
-    reader = _open_folder(task, files).open_reader(fragment.path)
+    reader = _folder(f"{task.uri}/data", _login(task, files)).open_reader(fragment.path)
     columns = reader.metadata().schema
     is_flat = not any(pa.types.is_nested(kind) and not pa.types.is_fixed_size_list(kind) for kind in columns.types)
     if not is_flat or len(columns) != len(fragment.fields) or reader.num_rows() != fragment.rows:
