@@ -41,12 +41,11 @@ import pyarrow as pa
 from anyio import CancelScope
 from typing_extensions import override
 
-from tailer.changelog.rules import PairingRules
 from tailer.changelog.task_ids import unusual
 from tailer.config.pipelines import PipelineSettings
 from tailer.errors import ConfigError, SinkFenced, SinkRejected, TailerError
 from tailer.events import METADATA_FIELDS
-from tailer.pipeline.policy import ChangeSource, Policy
+from tailer.pipeline.policy import ChangeSource
 from tailer.plan import Position
 from tailer.progress.lookup import check_new, find_progress, set_position
 from tailer.sink import (
@@ -71,6 +70,7 @@ __all__ = [
     "LayoutSink",
     "UndividedSink",
     "layout_id",
+    "open_sink",
     "progress_of",
     "stream_names",
 ]
@@ -88,7 +88,17 @@ class Division:
     @classmethod
     def of(cls, settings: PipelineSettings, sink: Sink) -> "Division":
         """Return the division of a pipeline whose shards go to `sink`."""
-        return cls(settings.shards, _number(sink.demands.key, settings.pairing, settings.policy))
+        policy = settings.policy
+        text: dict[str, Any] = {"key": list(sink.demands.key)}
+        if not sink.demands.key:
+            text = {"rules": unusual(settings.pairing)}
+            text |= {"columns": sorted(policy.columns)} if policy.columns else {}
+            text |= {"row_ids": True} if policy.row_ids else {}
+            texts = {"select": policy.select, "where": policy.where}
+            text |= {name: value for name, value in texts.items() if value is not None}
+            text |= {"changes": policy.changes.value} if policy.changes is not ChangeSource.FEED else {}
+        canonical = json.dumps(text, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
+        return cls(settings.shards, 1 + crc32(canonical.encode("ascii")) % _RULES)
 
     @classmethod
     def stored(cls, position: Position) -> "Division":
@@ -117,19 +127,6 @@ class Division:
 UNDIVIDED: Final = Division(0)
 
 
-def _number(key: Sequence[str], rules: PairingRules, policy: Policy) -> int:
-    text: dict[str, Any] = {"key": list(key)}
-    if not key:
-        text = {"rules": unusual(rules)}
-        text |= {"columns": sorted(policy.columns)} if policy.columns else {}
-        text |= {"row_ids": True} if policy.row_ids else {}
-        texts = {"select": policy.select, "where": policy.where}
-        text |= {name: value for name, value in texts.items() if value is not None}
-        text |= {"changes": policy.changes.value} if policy.changes is not ChangeSource.FEED else {}
-    canonical = json.dumps(text, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
-    return 1 + crc32(canonical.encode("ascii")) % _RULES
-
-
 NO_COLUMNS: Final = pa.schema(METADATA_FIELDS)
 
 
@@ -141,6 +138,17 @@ def layout_id(pipeline: str) -> str:
 def stream_names(pipeline: str, shards: int) -> list[str]:
     """Return the pipeline names of the streams of a layout; `shards` 0: one, undivided."""
     return [shard_name(pipeline, shard, shards) for shard in range(shards)] or [pipeline]
+
+
+@asynccontextmanager
+async def open_sink(make: Callable[[], Sink]) -> AsyncIterator[Sink]:
+    """Make a sink, and close it at the end, also if cancelled."""
+    sink = make()
+    try:
+        yield sink
+    finally:
+        with CancelScope(shield=True):
+            await sink.aclose()
 
 
 async def progress_of(stream: str, table: TableLog, sink: Sink) -> Progress:
@@ -206,7 +214,7 @@ class Layout:
                     await self._set_division(division.end)
                 return
         await self._set_division(had.opening)
-        async with self._other_sink() as sink:
+        async with open_sink(self._make_sink) as sink:
             await self._take_streams(sink, had.shards)
             try:
                 places = await self._places(sink, had)
@@ -222,7 +230,7 @@ class Layout:
     async def force(self, shards: int, version: int) -> None:
         """Change the layout to `shards` with streams that count `version` as delivered. For operators only."""
         stored = await self._sink.progress(self._division_id)
-        async with self._other_sink() as sink:
+        async with open_sink(self._make_sink) as sink:
             if stored is None and shards == 0:
                 await set_position(self._pipeline, self._table, sink, Position.end(version))
                 return
@@ -236,7 +244,7 @@ class Layout:
 
     async def places(self, shards: int) -> list[Position]:
         """Return the positions of the shards of the current layout. Raises as `progress_of` does."""
-        async with self._other_sink() as sink:
+        async with open_sink(self._make_sink) as sink:
             return await self._positions(sink, shards)
 
     async def _take_streams(self, sink: Sink, shards: int) -> None:
@@ -289,15 +297,6 @@ class Layout:
 
     async def _set_division(self, position: Position) -> None:
         await self._sink.reset(Progress(self._division_id, position))
-
-    @asynccontextmanager
-    async def _other_sink(self) -> AsyncIterator[Sink]:
-        sink = self._make_sink()
-        try:
-            yield sink
-        finally:
-            with CancelScope(shield=True):
-                await sink.aclose()
 
 
 def _are_level(places: Sequence[Position]) -> bool:

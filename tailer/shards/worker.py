@@ -13,8 +13,7 @@ one of two attempts gets as much time as its longest transaction needs.
 import logging
 import random
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -32,7 +31,7 @@ from tailer.pipeline.sink_writer import SinkWriter
 from tailer.pipeline.status import Committed
 from tailer.plan import TASKS, ChangePlan, Position, Regime
 from tailer.progress.lookup import find_progress
-from tailer.shards.resharding import Division, LayoutSink, progress_of
+from tailer.shards.resharding import Division, LayoutSink, open_sink, progress_of
 from tailer.sink import Progress, Sink, shard_name
 from tailer.table_log import TableLog
 
@@ -42,7 +41,6 @@ __all__ = [
     "ShardWork",
     "make_sink",
     "may_pass",
-    "open_sink",
     "report_of",
     "worst_error",
 ]
@@ -128,17 +126,6 @@ def make_sink(settings: PipelineSettings) -> Sink:
             f"{settings.name}.write", reason, 'Set write = "driver", or deliver to a sink of kind = "kafka".'
         )
     return sink
-
-
-@asynccontextmanager
-async def open_sink(make: Callable[[], Sink]) -> AsyncIterator[Sink]:
-    """Make a sink, and close it at the end, also if cancelled."""
-    sink = make()
-    try:
-        yield sink
-    finally:
-        with anyio.CancelScope(shield=True):
-            await sink.aclose()
 
 
 def may_pass(error: BaseException) -> bool:

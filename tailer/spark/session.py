@@ -1,4 +1,4 @@
-"""Spark sessions as configured, with a driver in this process.
+"""Spark sessions as configured, with a driver in this process, and groups of their jobs.
 
 A process has one Spark. If one already runs (a user's driver, a notebook) and matches the settings, it is used, and
 left running afterwards. A session that does not match is never changed or stopped.
@@ -21,9 +21,14 @@ import os
 import re
 import shutil
 import sys
-from typing import Final
+from collections.abc import Callable
+from contextlib import suppress
+from types import TracebackType
+from typing import Final, TypeVar
 from weakref import WeakSet
 
+import anyio
+from anyio import to_thread
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
@@ -31,12 +36,27 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from tailer.config.shapes import SparkSettings
+from tailer.engine.background import background
 from tailer.errors import ConfigError, EngineUnavailable
 
-__all__ = ["close_session", "engine_name", "first_sentence", "is_alive", "open_session"]
+__all__ = [
+    "SPARK_ERRORS",
+    "STOP_AGAIN_S",
+    "JobGroup",
+    "close_session",
+    "engine_name",
+    "first_sentence",
+    "is_alive",
+    "open_session",
+    "run_stoppable",
+]
 
+T = TypeVar("T")
+
+SPARK_ERRORS: Final = (PySparkException, Py4JError, OSError)
 # The progress bar is for people who wait for one job; we run many, and need the terminal.
 DEFAULTS: Final = {"spark.app.name": "lake-tailer", "spark.ui.showConsoleProgress": "false"}
+STOP_AGAIN_S: Final = 0.2  # a job that reaches Spark only after the stop is stopped at the next try
 # Spark's own default.
 _SECRET: Final = re.compile(r"secret|password|token|access[.]?key", re.IGNORECASE)
 _OURS: Final[WeakSet[SparkSession]] = WeakSet()
@@ -69,7 +89,7 @@ def open_session(settings: SparkSettings) -> SparkSession:
         gateway = None if SparkContext._gateway else launch_gateway(open_ones)  # type: ignore[no-untyped-call]  # noqa: SLF001
         settled = SparkConf(loadDefaults=False).setAll(list(wanted.items()))
         session = SparkSession(SparkContext(conf=settled, gateway=gateway))
-    except (PySparkException, Py4JError, OSError) as error:
+    except SPARK_ERRORS as error:
         raise _not_started(error, settings) from None
     _OURS.add(session)
     return session
@@ -82,7 +102,7 @@ def close_session(session: SparkSession) -> None:
     _OURS.discard(session)
     try:
         session.stop()
-    except (PySparkException, Py4JError, OSError):
+    except SPARK_ERRORS:
         # Its JVM is gone: nothing is left to stop.
         return
 
@@ -153,3 +173,52 @@ def _without_values(text: str, settings: SparkSettings) -> str:
         if value and _SECRET.search(key):
             text = text.replace(value, "***")
     return text
+
+
+class JobGroup:
+    """The jobs that a thread starts inside the block. `name` must be unique; `description` is for Spark's pages."""
+
+    def __init__(self, session: SparkSession, name: str, description: str) -> None:
+        self._context = session.sparkContext
+        self._name = name
+        self._description = description
+
+    def __enter__(self) -> "JobGroup":
+        self._context.setJobGroup(self._name, self._description, interruptOnCancel=True)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        with suppress(*SPARK_ERRORS):
+            self._context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+
+    def stop(self) -> None:
+        """Stop the jobs that run now. Callable from any thread, any number of times."""
+        with suppress(*SPARK_ERRORS):
+            self._context.cancelJobGroup(self._name)
+
+
+async def run_stoppable(run: Callable[[], T], stop: Callable[[], None]) -> T:
+    """Return what `run` returns, in a worker thread. If cancelled, `stop` it and return when it has ended.
+
+    `stop` is called again until then: a job that reaches Spark late is not stopped by the first call.
+    """
+    ended = anyio.Event()
+
+    async def stop_when_cancelled() -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                while not ended.is_set():
+                    await to_thread.run_sync(stop)
+                    with anyio.move_on_after(STOP_AGAIN_S):
+                        await ended.wait()
+
+    async with background() as group:
+        group.start_soon(stop_when_cancelled)
+        try:
+            return await to_thread.run_sync(run)
+        finally:
+            ended.set()

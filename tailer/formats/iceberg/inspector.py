@@ -7,8 +7,8 @@ from typing_extensions import override
 
 from tailer.formats.iceberg.lineage import Lineage
 from tailer.formats.iceberg.metadata.current import CatalogTable
+from tailer.formats.iceberg.metadata.document import Snapshot, noted_number
 from tailer.formats.iceberg.metadata.schema import identifier_columns
-from tailer.formats.iceberg.metadata.snapshots import Snapshot, noted_number
 from tailer.formats.iceberg.table import IcebergTableLog
 from tailer.formats.inspection import NO_ROWS, CommitSummary, DeclaredKey, RowCounts, TableInspector, TableProfile
 from tailer.stores.port import ObjectStore

@@ -15,8 +15,7 @@ from operator import attrgetter
 from typing import Final
 
 from tailer.errors import ChangesUnavailable, UnsupportedFeature, VersionGone
-from tailer.formats.iceberg.metadata.document import Document
-from tailer.formats.iceberg.metadata.snapshots import Snapshot
+from tailer.formats.iceberg.metadata.document import Document, Snapshot
 
 __all__ = ["Lineage", "Step", "refuse_first_format"]
 

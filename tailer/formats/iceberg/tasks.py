@@ -11,9 +11,8 @@ from tailer.errors import LogCorrupt, UnsupportedFeature
 from tailer.files.deletion_vector import inline
 from tailer.formats.iceberg.files.manifests import FileEntry, statistics
 from tailer.formats.iceberg.files.places import Places
-from tailer.formats.iceberg.metadata.document import PartitionSpec
+from tailer.formats.iceberg.metadata.document import PartitionSpec, Snapshot
 from tailer.formats.iceberg.metadata.schema import partition_text
-from tailer.formats.iceberg.metadata.snapshots import Snapshot
 from tailer.plan import ChangePlan, ChangeTask, DeletionVectorRef, Regime, RowTracking, TaskKind
 from tailer.schema.columns import physical_name
 

@@ -34,10 +34,9 @@ from tailer.formats.rows import execute
 from tailer.plan import ChangePlan
 from tailer.read.data_files import LOCAL, DataFiles
 from tailer.read.decoded_files import DecodedFiles
-from tailer.spark.job_group import SPARK_ERRORS, STOP_AGAIN_S, JobGroup
 from tailer.spark.native.equal_rows import places
 from tailer.spark.native.shared_index import SharedIndex
-from tailer.spark.session import engine_name, first_sentence
+from tailer.spark.session import SPARK_ERRORS, STOP_AGAIN_S, JobGroup, engine_name, first_sentence
 from tailer.spark.source.spark_types import spark_frame
 from tailer.spark.splits import DiffSplit, FileSlice, FilesSplit, NetChangesSplit, Split, file_slices
 

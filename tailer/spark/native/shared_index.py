@@ -39,9 +39,9 @@ from tailer.files.row_bitmaps import Bitmaps, bitmap_of_words, from_bytes, to_by
 from tailer.plan import ChangeTask, TaskKind
 from tailer.read.data_files import LOCAL, DataFiles
 from tailer.read.decoded_files import ReadTask
-from tailer.spark.job_group import SPARK_ERRORS
 from tailer.spark.native import equal_rows
 from tailer.spark.native.executed import executed
+from tailer.spark.session import SPARK_ERRORS
 from tailer.spark.source.spark_types import spark_frame
 from tailer.spark.splits import FileSlice, FilesSplit, file_splits, read_split
 

@@ -70,18 +70,18 @@ _REFUSED: Final = {
 }
 
 
-def _joined(*shapes: type[msgspec.Struct]) -> type[msgspec.Struct]:
-    """Return a struct of all options of `shapes` that can be given to Spark, in its spelling."""
-    options = {field.name: field for shape in shapes for field in msgspec.structs.fields(shape)}
-    fields = [
-        (name, field.type, [] if field.default is msgspec.NODEFAULT else field.default)
-        for name, field in options.items()
+# All options that can be given to Spark, in its spelling.
+_FIELDS: Final = {field.name: field for shape in (_Given, RangeOptions) for field in msgspec.structs.fields(shape)}
+_OPTIONS: Final = msgspec.defstruct(
+    "_Options",
+    [
+        (name, option.type, [] if option.default is msgspec.NODEFAULT else option.default)
+        for name, option in _FIELDS.items()
         if name not in _REFUSED
-    ]
-    return msgspec.defstruct("_Options", fields, namespace={"refused": {**_Given.refused, **_REFUSED}}, rename=spell)
-
-
-_OPTIONS: Final = _joined(_Given, RangeOptions)
+    ],
+    namespace={"refused": {**_Given.refused, **_REFUSED}},
+    rename=spell,
+)
 _NAMES: Final = {name.lower(): name for name in (*option_names(_OPTIONS), *_Given.refused)}
 _WORDS: Final = frozenset({"carryovers", "changes", "schema", "tableFormat"})  # in any case
 

@@ -39,10 +39,9 @@ from tailer.schema.exact_types import exact_type
 from tailer.shards.assignment import shard_numbers
 from tailer.shards.packed_rows import PARTS, lone_rows, note_part, parts_of
 from tailer.shards.worker import ShardReport, ShardWork
-from tailer.spark.job_group import SPARK_ERRORS, JobGroup, run_stoppable
 from tailer.spark.native.comparing import at_postimages, shared
 from tailer.spark.release import SameRelease, our_task, unfit_executors
-from tailer.spark.session import engine_name, first_sentence
+from tailer.spark.session import SPARK_ERRORS, JobGroup, engine_name, first_sentence, run_stoppable
 from tailer.spark.source.spark_types import quoted, spark_schema
 from tailer.spark.source.views import POSITIONS
 from tailer.spark.splits import DiffSplit, Split, file_splits, read_split

@@ -33,8 +33,8 @@ from tailer.config.tables import TableRef
 from tailer.errors import ConfigError, SinkRejected, TailerError
 from tailer.plan import Position
 from tailer.shards.assignment import check_shard_key
-from tailer.shards.resharding import Division, Layout, stream_names
-from tailer.shards.worker import ShardWork, make_sink, may_pass, open_sink, worst_error
+from tailer.shards.resharding import Division, Layout, open_sink, stream_names
+from tailer.shards.worker import ShardWork, make_sink, may_pass, worst_error
 from tailer.sink import Sink
 from tailer.spark.release import SameRelease
 from tailer.spark.source.admission import Work

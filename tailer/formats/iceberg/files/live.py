@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar
 from tailer.errors import ChangesUnavailable, LogCorrupt, ObjectNotFound, UnsupportedFeature
 from tailer.formats.iceberg.files.manifests import FileEntry, Manifest, parse_manifest, parse_manifest_list
 from tailer.formats.iceberg.files.places import Places
-from tailer.formats.iceberg.metadata.snapshots import Snapshot
+from tailer.formats.iceberg.metadata.document import Snapshot
 
 __all__ = ["Difference", "Kept", "LiveFiles"]
 
