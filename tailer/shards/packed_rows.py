@@ -94,7 +94,7 @@ def unpacked(
             if kind == PartKind.NOTE:
                 note(*pickle.loads(data))
                 continue
-            if not window.is_at(version, task):
+            if window.place != (version, task):
                 yield from window.released()
                 window.place = version, task
             if kind == PartKind.LONE:
@@ -117,10 +117,6 @@ class _Window:
         self._lone: list[bytes] = []
         self._lone_rows: list[int] = []
         self._schema: pa.Schema | None = None  # of the lone rows
-
-    def is_at(self, version: int, task: int) -> bool:
-        """Return whether the rows are of this task."""
-        return self.place == (version, task)
 
     @property
     def is_full(self) -> bool:

@@ -75,13 +75,13 @@ class Changes:
         All of them change at once, and whoever has them would keep null. Rows that the version writes anew are equal to
         those of before as they are read now, so they are no change either.
         """
-        columns = [] if before.schema is after.schema else new_defaults(before.schema, after.schema)
-        if not columns:
+        column = None if before.schema is after.schema else next(new_defaults(before.schema, after.schema), None)
+        if column is None:
             return
         for manifest in await self._files.manifests(before.snapshot, after.version):
             if not manifest.has_deletes and await self._files.entries(manifest, after.version):
                 reason = (
-                    f"column {columns[0]} is new, and its default is the value of all rows of before: "
+                    f"column {column} is new, and its default is the value of all rows of before: "
                     "their change is in no file"
                 )
                 raise ChangesUnavailable(self._uri, after.version, reason)

@@ -251,7 +251,7 @@ class CatalogClient:
 
     def _locate(self, name: str, table: Identifier) -> str | None:
         try:
-            location: str | None = self._made(name).load_table(table).metadata_location
+            location: str | None = self._made().load_table(table).metadata_location
         except _LocationFound as look:
             location = look.location
         except theirs.NoSuchIcebergTableError:
@@ -265,14 +265,14 @@ class CatalogClient:
     def _list(self, namespace: Identifier) -> list[Identifier] | None:
         name = f"iceberg://{self._name}/{'.'.join(namespace)}"
         try:
-            tables: list[Identifier] = self._made(name).list_tables(namespace)
+            tables: list[Identifier] = self._made().list_tables(namespace)
         except theirs.NoSuchNamespaceError:
             return None
         except Exception as error:  # noqa: BLE001 - of any library that PyIceberg uses
             raise self._fault(error, name) from None
         return tables
 
-    def _made(self, name: str) -> Catalog:
+    def _made(self) -> Catalog:
         with self._making:
             if self._catalog is None:
                 if not self._given and Config().get_catalog_config(self._name) is None:

@@ -34,7 +34,16 @@ __all__ = ["KeyDeletes", "Pair"]
 
 def may_match(file: FileEntry, delete: FileEntry, keys: Iterable[tuple[int, pa.DataType]]) -> bool:
     """Return whether some row of `file` may have a key that `delete` has. `keys`: fields with their types of now."""
-    return all(_may_share(file, delete, number, kind) for number, kind in keys)
+    for number, kind in keys:
+        if all(entry.nulls.get(number) != 0 for entry in (file, delete)):
+            continue  # both may have null
+        (low, high), (first, last) = (
+            (_value(entry.lower.get(number), kind), _value(entry.upper.get(number), kind)) for entry in (file, delete)
+        )
+        are_known = low is not None and high is not None and first is not None and last is not None
+        if are_known and not (low <= last and first <= high):
+            return False
+    return True
 
 
 def limits(file: FileEntry, number: int, kind: pa.DataType) -> tuple[int, int] | tuple[str, str] | None:
@@ -48,19 +57,6 @@ def limits(file: FileEntry, number: int, kind: pa.DataType) -> tuple[int, int] |
         return (lower.decode(), upper.decode()) if pa.types.is_string(kind) else None
     except UnicodeDecodeError:  # cut within a character
         return None
-
-
-def _may_share(file: FileEntry, delete: FileEntry, number: int, kind: pa.DataType) -> bool:
-    nulls = [entry.nulls.get(number) != 0 for entry in (file, delete)]
-    if all(nulls):
-        return True
-    bounds = [
-        (_value(entry.lower.get(number), kind), _value(entry.upper.get(number), kind)) for entry in (file, delete)
-    ]
-    (low, high), (first, last) = bounds
-    if low is None or high is None or first is None or last is None:
-        return True
-    return bool(low <= last and first <= high)
 
 
 def _value(data: bytes | None, kind: pa.DataType) -> Any:

@@ -9,7 +9,7 @@ Single values of partitions (from Avro) and defaults (from JSON) become the text
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
 from typing import Any, Final
@@ -67,7 +67,9 @@ class SchemaReader:
             parsed = self._schemas.get(key)
             # Metadata that was set back, or a table that was made again, may use an id again.
             if parsed is None or parsed[0] != content:
-                parser = _Parser(_names(document.name_mapping), self._table, version)
+                mapping = document.name_mapping
+                names = None if mapping is None else dict(_mapped(json.loads(mapping)))
+                parser = _Parser(names, self._table, version)
                 parsed = self._schemas[key] = content, pa.schema(parser.fields(content))
         except _NOT_A_SCHEMA as error:
             raise LogCorrupt(self._table, "metadata", f"not a schema: {error!r}", version) from error
@@ -90,17 +92,13 @@ def identifier_columns(schema: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(names[number] for number in wanted) if all(number in names for number in wanted) else ()
 
 
-def new_defaults(before: pa.Schema, after: pa.Schema) -> Sequence[str]:
-    """Return the fields in which rows of `before` get the default that a new field has in `after`, on any level."""
-    return list(_new_defaults(before, after))
-
-
-def _new_defaults(before: Iterable[pa.Field], after: Iterable[pa.Field]) -> Iterator[str]:
+def new_defaults(before: Iterable[pa.Field], after: Iterable[pa.Field]) -> Iterator[str]:
+    """Yield the fields in which rows of `before` get the default that a new field has in `after`, on any level."""
     former = {_place(field): field for field in before}
     for field in after:
         old = former.get(_place(field))
         if old is not None:
-            yield from _new_defaults(_children(old), _children(field))
+            yield from new_defaults(_children(old), _children(field))
         elif DEFAULT in (field.metadata or {}):  # a new struct without one is null in rows of before
             yield field.name
 
@@ -114,12 +112,8 @@ def _place(field: pa.Field) -> bytes | str:
     return (field.metadata or {}).get(FIELD_ID) or str(field.name)
 
 
-def _names(mapping: str | None) -> _Names | None:
-    """Return the names in files by field id; None where there is no mapping."""
-    return None if mapping is None else dict(_mapped(json.loads(mapping)))
-
-
 def _mapped(fields: list[dict[str, Any]]) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yield the names in files by field id."""
     for field in fields:
         if field.get("field-id") is not None:
             yield field["field-id"], tuple(field.get("names", ()))
