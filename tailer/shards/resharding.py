@@ -62,18 +62,7 @@ from tailer.sink import (
 from tailer.start import Start
 from tailer.table_log import TableLog
 
-__all__ = [
-    "NO_COLUMNS",
-    "UNDIVIDED",
-    "Division",
-    "Layout",
-    "LayoutSink",
-    "UndividedSink",
-    "layout_id",
-    "open_sink",
-    "progress_of",
-    "stream_names",
-]
+__all__ = ["Division", "Layout", "LayoutSink", "UndividedSink", "layout_id", "open_sink", "progress_of", "stream_names"]
 
 _RULES: Final = 2**28
 

@@ -30,7 +30,7 @@ from tailer.variant.value import Variant
 if TYPE_CHECKING:
     from tailer.variant.batch import BatchTexts
 
-__all__ = ["UNSHREDDED", "DecodedAssembler", "KeyForm", "at_path", "compare_keys", "json_texts", "unshred"]
+__all__ = ["UNSHREDDED", "at_path", "compare_keys", "json_texts", "unshred"]
 
 _NANOS = 9
 

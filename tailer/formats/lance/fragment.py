@@ -18,7 +18,7 @@ from pyroaring import BitMap
 
 from tailer.formats.lance.protobuf import InvalidMessage, Message
 
-__all__ = ["DataFile", "DeletionFile", "DeletionKind", "Fragment", "parse_fragment", "read_deletions"]
+__all__ = ["DataFile", "DeletionFile", "Fragment", "parse_fragment", "read_deletions"]
 
 
 class DeletionKind(StrEnum):

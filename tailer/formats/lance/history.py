@@ -34,7 +34,7 @@ from tailer.plan import ChangePlan
 from tailer.stores.location import is_readable, lies_in, parse_location
 from tailer.stores.port import BlockingScans, ObjectMeta, ObjectStore, OpenObject, StoredObject
 
-__all__ = ["OPERATIONS", "VERSIONS", "History", "parse_operation", "version_gone"]
+__all__ = ["VERSIONS", "History", "version_gone"]
 
 OPERATIONS: Final = {
     100: "Append",

@@ -19,7 +19,7 @@ from tailer.errors import LogCorrupt, UnsupportedFeature
 from tailer.formats.lance.manifest import Field, Manifest
 from tailer.schema.columns import PHYSICAL_NAME
 
-__all__ = ["EXTENSION", "FIELD_ID", "ColumnNames", "arrow_schema", "field_id", "is_plain", "key_columns"]
+__all__ = ["FIELD_ID", "ColumnNames", "arrow_schema", "field_id", "is_plain", "key_columns"]
 
 FIELD_ID: Final = b"lance:field_id"
 EXTENSION: Final = b"lance:extension"

@@ -45,7 +45,7 @@ from tailer.stores.port import ObjectMeta, ObjectStore, in_thread
 from tailer.stores.wakeup import Wake
 from tailer.table_log import TableLog
 
-__all__ = ["LanceTableLog", "branch_id", "dataset_id"]
+__all__ = ["LanceTableLog", "dataset_id"]
 
 PAGE_FRAGMENTS: Final = 1024  # of a snapshot, in one plan
 _MANIFEST: Final = pattern(r"[0-9]+\.manifest")

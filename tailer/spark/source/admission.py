@@ -29,7 +29,7 @@ from tailer.start import StartPoint
 from tailer.stores.port import in_thread
 from tailer.table_log import TableLog
 
-__all__ = ["Admission", "Budget", "Span", "Work"]
+__all__ = ["Admission", "Budget", "Work"]
 
 
 @dataclass(frozen=True, slots=True)

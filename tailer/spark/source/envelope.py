@@ -28,7 +28,7 @@ from tailer.errors import ConfigError, UnsupportedFeature
 from tailer.events import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION, METADATA_FIELDS, ChangeBatch, SchemaChange
 from tailer.spark.source.spark_types import spark_schema
 
-__all__ = ["ENVELOPE", "EnvelopeRows", "row_encoding"]
+__all__ = ["ENVELOPE", "EnvelopeRows"]
 
 ENTRY_POINTS: Final = "tailer.encodings"
 

@@ -44,7 +44,7 @@ from tailer.spark.write.exchange import check_columns, deliver_exchanged, exchan
 from tailer.spark.write.shard_rows import ShardRows, spark_changes
 from tailer.start import Start, StartKind
 
-__all__ = ["KafkaShards", "Patience"]
+__all__ = ["KafkaShards"]
 
 _log = logging.getLogger(__name__)
 

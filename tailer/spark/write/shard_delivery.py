@@ -48,7 +48,7 @@ from tailer.start import Start
 from tailer.stores.wakeup import Wake
 from tailer.table_log import TableLog
 
-__all__ = ["ShardDelivery", "ShardSession", "sharded_pipeline"]
+__all__ = ["ShardDelivery", "sharded_pipeline"]
 
 _log = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from tailer.errors import ConfigError, NotATable, StorageAccessRefused, StorageU
 from tailer.formats.iceberg.metadata.current import TITLE
 from tailer.stores.secrets import WAYS, NoSecret, Secret
 
-__all__ = ["CatalogClient", "client_of", "read_properties", "translate"]
+__all__ = ["CatalogClient", "client_of", "translate"]
 
 _TABLE: Final = re.compile(r"/namespaces/[^/]+/tables/[^/?]+(?:\?|$)")
 _LENT: Final = "X-Iceberg-Access-Delegation"

@@ -33,7 +33,6 @@ __all__ = [
     "FileEntry",
     "Manifest",
     "Place",
-    "ValueRange",
     "may_hold",
     "parse_manifest",
     "parse_manifest_list",

@@ -37,9 +37,7 @@ __all__ = [
     "CatalogTable",
     "CurrentDocument",
     "FolderPointer",
-    "MetadataFile",
     "OneFile",
-    "Pointer",
     "is_metadata_file",
     "root_of",
 ]
