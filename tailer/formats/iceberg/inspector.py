@@ -5,8 +5,8 @@ from typing import Final
 
 from typing_extensions import override
 
+from tailer.formats.iceberg.catalogs.names import CatalogTable
 from tailer.formats.iceberg.lineage import Lineage
-from tailer.formats.iceberg.metadata.current import CatalogTable
 from tailer.formats.iceberg.metadata.document import Snapshot, noted_number
 from tailer.formats.iceberg.metadata.schema import identifier_columns
 from tailer.formats.iceberg.table import IcebergTableLog
@@ -46,12 +46,13 @@ class IcebergInspector(TableInspector):
     async def profile(self) -> TableProfile:
         lineage = await self._log.newest()
         document, newest = lineage.document, lineage.steps[-1] if lineage.steps else None
+        schema = self._log.schema_of(lineage, newest)
         key = identifier_columns(document.schema(None if newest is None else newest.snapshot.schema_id))
         kept_ms = document.properties.get(_EXPIRES) or ""
         return TableProfile(
             version=lineage.latest,
             timestamp_ms=document.last_updated_ms if newest is None else newest.snapshot.timestamp_ms,
-            schema=self._log.schema_of(lineage, newest),
+            schema=schema,
             features=(f"format version {document.format_version}",),
             row_ids=document.format_version >= _LINEAGE_FORMAT,
             keys=(DeclaredKey(key, "the identifier fields, which writers do not enforce"),) if key else (),
