@@ -25,6 +25,7 @@ from tailer.errors import (
     VersionAhead,
     VersionGone,
 )
+from tailer.formats.iceberg.catalogs.names import CatalogTable
 from tailer.formats.iceberg.changes import Changes
 from tailer.formats.iceberg.files.places import Places
 from tailer.formats.iceberg.lineage import Lineage, Step, refuse_first_format
@@ -32,7 +33,6 @@ from tailer.formats.iceberg.metadata.current import (
     FOLDER,
     NAMES,
     CatalogPointer,
-    CatalogTable,
     CurrentDocument,
     FolderPointer,
     OneFile,

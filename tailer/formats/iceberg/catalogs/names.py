@@ -18,7 +18,7 @@ from tailer.stores.stores import Stores
 if TYPE_CHECKING:
     from tailer.formats.iceberg.catalogs.client import CatalogClient
 
-__all__ = ["NAMES"]
+__all__ = ["NAMES", "CatalogTable"]
 
 _SCHEME: Final = "iceberg"
 _NAME: Final = re.compile(r"iceberg://([^/]*)/?(.*)", re.DOTALL | re.IGNORECASE)
@@ -39,14 +39,18 @@ def _split(name: str) -> _Name:
     return _Name(catalog, tuple(table.split(".")))
 
 
-class _NamedTable:
-    """The table of a catalog; see `CatalogTable`."""
+class CatalogTable:
+    """A table that a catalog knows by `name`."""
 
     def __init__(self, name: str, stores: Stores) -> None:
         self.name: Final = name
         self._stores = stores
 
     async def look(self) -> str | None:
+        """Return the location of the metadata file of now; None: the catalog has no such table.
+
+        Raises as `TableNames.find`.
+        """
         catalog, table = _split(self.name)
         client = await _client(self.name, catalog, self._stores)
         return await client.location(self.name, table)
@@ -95,7 +99,7 @@ class _IcebergNames(TableNames):
     async def find(self, name: str, stores: Stores) -> str | None:
         from tailer.formats.iceberg.metadata.current import root_of  # noqa: PLC0415 - not to recognise a name
 
-        location = await _NamedTable(name, stores).look()
+        location = await CatalogTable(name, stores).look()
         return None if location is None else root_of(location)
 
     @override
@@ -107,8 +111,8 @@ class _IcebergNames(TableNames):
         return [".".join(table) for table in tables]
 
     @override
-    def catalog(self, name: str, stores: Stores) -> _NamedTable:
-        return _NamedTable(name, stores)
+    def catalog(self, name: str, stores: Stores) -> CatalogTable:
+        return CatalogTable(name, stores)
 
 
 NAMES: Final[TableNames] = _IcebergNames()

@@ -23,6 +23,7 @@ from typing import Final, Protocol
 from typing_extensions import override
 
 from tailer.errors import ConfigError, NotATable, ObjectNotFound
+from tailer.formats.iceberg.catalogs.names import CatalogTable
 from tailer.formats.iceberg.files.places import Places
 from tailer.formats.iceberg.metadata.document import Document, parse_document
 from tailer.formats.registry import no_table
@@ -34,7 +35,6 @@ __all__ = [
     "NAMES",
     "TITLE",
     "CatalogPointer",
-    "CatalogTable",
     "CurrentDocument",
     "FolderPointer",
     "OneFile",
@@ -207,19 +207,6 @@ class FolderPointer(Pointer):
             f"catalog one state can be read: give the metadata file, such as {self._store.uri}/{FOLDER}/{names[-1]}."
         )
         return NotATable(self._store.uri, f"its metadata files {whose}", f"{TITLE} that can be followed", remedy)
-
-
-class CatalogTable(Protocol):
-    """A table that a catalog knows by `name`."""
-
-    name: str
-
-    async def look(self) -> str | None:
-        """Return the location of the metadata file of now; None: the catalog has no such table.
-
-        Raises as `TableNames.find`.
-        """
-        ...
 
 
 def root_of(location: str) -> str:
