@@ -10,11 +10,10 @@ object exists.
 Worker threads read parts of one object through another port, `ObjectRanges`.
 """
 
-import io
 import re
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any, BinaryIO, Final, NamedTuple, Protocol, TypeVar
+from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 
 from anyio import sleep, to_thread
 
@@ -30,13 +29,12 @@ __all__ = [
     "ObjectStore",
     "Objects",
     "OpenObject",
-    "RangeFile",
     "StoredObject",
     "in_thread",
     "stays",
 ]
 
-_PIECE_BYTES: Final = 8 * 2**20
+T = TypeVar("T")
 
 
 class ObjectEnd(NamedTuple):
@@ -66,50 +64,6 @@ class ObjectRanges(Protocol):
     def read(self, offset: int, length: int) -> bytes:
         """Return up to `length` bytes from `offset` on; fewer only where the object ends there."""
         ...
-
-
-class RangeFile(io.RawIOBase):
-    """An object of a known size as a seekable file; each read is a request, so put a buffer around it."""
-
-    def __init__(self, ranges: ObjectRanges, size_bytes: int) -> None:
-        super().__init__()
-        self._ranges = ranges
-        self._size = size_bytes
-        self._at = 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        """Return the position."""
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
-        """Move the position, and return it."""
-        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = max(start + offset, 0)
-        return self._at
-
-    def readall(self) -> bytes:
-        """Read from the position to the end, in few requests. Raises as `ObjectRanges.read`."""
-        pieces = []
-        while self._at < self._size:
-            pieces.append(self._ranges.read(self._at, min(_PIECE_BYTES, self._size - self._at)))
-            self._at += len(pieces[-1])
-        return b"".join(pieces)
-
-    def readinto(self, buffer: Any, /) -> int:
-        """Fill the buffer from the position on, as far as the object goes. Raises as `ObjectRanges.read`."""
-        data = self._ranges.read(self._at, min(len(buffer), self._size - self._at))
-        buffer[: len(data)] = data
-        self._at += len(data)
-        return len(data)
-
-
-T = TypeVar("T")
 
 
 async def in_thread(work: Callable[..., T], *args: object) -> T:

@@ -13,11 +13,11 @@ from tailer.stores.secrets import Secret
 from tailer_sinks import read_options
 from tailer_sinks.sql.bad_values.policy import OnBadValue
 
-__all__ = ["DUCKDB", "SQLITE", "Options", "file_of", "read"]
+__all__ = ["DUCKDB", "Options", "file_of", "read"]
 
-SQLITE = "sqlite:///"
+_SQLITE = "sqlite:///"
 DUCKDB = "duckdb:///"
-_FILES = (SQLITE, DUCKDB)
+_FILES = (_SQLITE, DUCKDB)
 _POSTGRESQL = ("postgresql", "postgres")
 _LONGEST_NAME = 63  # of a table in PostgreSQL, in bytes
 
@@ -66,7 +66,7 @@ def _check_url(name: str, options: Options) -> Iterator[ConfigError]:
     where, url = f"{name}.url", options.url
     if url.startswith(_FILES):
         if url in _FILES or ":memory:" in url or "?" in url:
-            yield ConfigError(where, "names no file", f'Give a file, such as "{SQLITE}mirror.db".')
+            yield ConfigError(where, "names no file", f'Give a file, such as "{_SQLITE}mirror.db".')
         return
     try:
         parts = urlsplit(url)
@@ -74,7 +74,7 @@ def _check_url(name: str, options: Options) -> Iterator[ConfigError]:
     except ValueError:  # brackets without an address, or a port that is none
         parts, port = urlsplit(""), None
     if parts.scheme not in _POSTGRESQL or not parts.path.strip("/") or port == 0:
-        remedy = f'Give "postgresql://user@host:5432/database", "{SQLITE}mirror.db" or "{DUCKDB}mirror.duckdb".'
+        remedy = f'Give "postgresql://user@host:5432/database", "{_SQLITE}mirror.db" or "{DUCKDB}mirror.duckdb".'
         yield ConfigError(where, "is not the address of a database", remedy)
     elif parts.password is not None or any(unquote(key).lower() == "password" for key, _ in parse_qsl(parts.query)):
         remedy = "Leave it out there, and give the option password (docs/secrets.md)."

@@ -15,7 +15,7 @@ import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import BinaryIO, Final, TypeVar, cast
+from typing import Any, BinaryIO, Final, TypeVar, cast
 
 from typing_extensions import override
 
@@ -36,7 +36,6 @@ from tailer.stores.port import (
     ObjectRanges,
     Objects,
     OpenObject,
-    RangeFile,
     StoredObject,
     in_thread,
 )
@@ -53,11 +52,53 @@ T = TypeVar("T")
 # Objects up to this size are scanned in memory; larger ones in requests of at least `_BUFFER_BYTES`.
 _WHOLE_BYTES: Final = 8 * 2**20
 _BUFFER_BYTES: Final = 2**20
+_PIECE_BYTES: Final = 8 * 2**20  # of one request of those that read all the rest
 _CONFLICTS: Final = 5
 _WRITE_ID: Final = "lake-tailer-write"
 
 # Buckets whose server has shown that it knows the condition, in a single PUT (False) or a multipart upload (True).
 _CHECKED: Final[set[tuple[Bucket, bool]]] = set()
+
+
+class _RangeFile(io.RawIOBase):
+    """An object of a known size as a seekable file; each read is a request, so put a buffer around it."""
+
+    def __init__(self, ranges: ObjectRanges, size_bytes: int) -> None:
+        super().__init__()
+        self._ranges = ranges
+        self._size = size_bytes
+        self._at = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        """Return the position."""
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET, /) -> int:
+        """Move the position, and return it."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = max(start + offset, 0)
+        return self._at
+
+    def readall(self) -> bytes:
+        """Read from the position to the end, in few requests. Raises as `ObjectRanges.read`."""
+        pieces = []
+        while self._at < self._size:
+            pieces.append(self._ranges.read(self._at, min(_PIECE_BYTES, self._size - self._at)))
+            self._at += len(pieces[-1])
+        return b"".join(pieces)
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Fill the buffer from the position on, as far as the object goes. Raises as `ObjectRanges.read`."""
+        data = self._ranges.read(self._at, min(len(buffer), self._size - self._at))
+        buffer[: len(data)] = data
+        self._at += len(data)
+        return len(data)
 
 
 class BucketRanges(ObjectRanges):
@@ -148,7 +189,7 @@ class BucketStore(UploadStore):
                 return OpenObject(meta, io.BytesIO(await self._content(answer)))
             answer.close()
             ranges = BucketRanges(self.bucket, self._key(name), answer.etag)
-            file = io.BufferedReader(RangeFile(ranges, meta.size_bytes), _BUFFER_BYTES)
+            file = io.BufferedReader(_RangeFile(ranges, meta.size_bytes), _BUFFER_BYTES)
             return OpenObject(meta, cast(BinaryIO, file))
 
         opened = await self._ask(name, "get", open_object)

@@ -26,6 +26,7 @@ __all__ = [
     "UniqueViolationError",
     "altered_in_place",
     "column_list",
+    "first_line",
     "limited",
     "quoted",
 ]
@@ -278,6 +279,11 @@ class UniqueViolationError(Exception):
     def __init__(self, index: str = "") -> None:
         super().__init__("a key is there already")
         self.index = index
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of an error's text, or its kind if it has none."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def quoted(name: str) -> str:

@@ -15,7 +15,7 @@ from typing_extensions import override
 from tailer.changelog.spill.directory import scratch_folder
 from tailer.changelog.spill.scratch_database import open_database
 from tailer.errors import CommitUnknown, SinkError, SinkRejected, SinkUnavailable
-from tailer_sinks.sql.databases.dialect import Connection, UniqueViolationError
+from tailer_sinks.sql.databases.dialect import Connection, UniqueViolationError, first_line
 from tailer_sinks.sql.databases.duckdb import DAYS, MICROS
 from tailer_sinks.sql.databases.texts import TEXT, NoText, holds_json, is_bytes, is_text, json_texts
 
@@ -104,7 +104,7 @@ class DuckDbConnection(Connection):
                 except (duckdb.TransactionException, duckdb.ConstraintException):
                     raise  # it was rolled back
                 except duckdb.Error as error:
-                    raise CommitUnknown(self._name, f"DuckDB: {_first_line(error)}") from error
+                    raise CommitUnknown(self._name, f"DuckDB: {first_line(error)}") from error
 
     @contextmanager
     @override
@@ -162,7 +162,7 @@ class DuckDbConnection(Connection):
                     with self._translated():
                         raise
                 if self._interrupted.wait(_ASK_AGAIN_S):
-                    reason = f"another program has {self._path} open: {_first_line(error)}"
+                    reason = f"another program has {self._path} open: {first_line(error)}"
                     raise SinkUnavailable(self._name, reason) from None
             else:
                 return
@@ -179,7 +179,7 @@ class DuckDbConnection(Connection):
         except _OF_VALUES as error:
             raise self._refused(error) from None
         except duckdb.Error as error:
-            text = _first_line(error)
+            text = first_line(error)
             if any(words in text for words in _NOT_A_DATABASE):
                 remedy = "Give another file: this one is not a database of DuckDB, or one of a later release."
                 raise SinkRejected(self._name, f"DuckDB refuses {self._path}: {text}", remedy) from None
@@ -190,10 +190,6 @@ class DuckDbConnection(Connection):
     def _refused(self, error: duckdb.Error) -> SinkRejected:
         remedy = "Leave the column out, or change it with select."
         return SinkRejected(self._name, f"DuckDB refuses a value of a row ({type(error).__name__})", remedy)
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _converted(name: str, column: str, values: pa.Array) -> pa.Array:

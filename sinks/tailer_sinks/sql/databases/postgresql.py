@@ -27,6 +27,7 @@ from tailer_sinks.sql.databases.dialect import (
     Widened,
     altered_in_place,
     column_list,
+    first_line,
     quoted,
 )
 from tailer_sinks.sql.databases.existing import ExistingTable, described_in_postgresql
@@ -147,9 +148,9 @@ class PostgreSql(Dialect):
             if (refusal := _refusal(error)) is not None:
                 remedy = f"{self._remedy} Or let the server admit the user of url.".strip()
                 raise SinkAccessRefused(self.name, f"PostgreSQL refuses the login: {refusal}", remedy) from None
-            raise SinkUnavailable(self.name, f"no connection to PostgreSQL: {_first_line(error)}") from None
+            raise SinkUnavailable(self.name, f"no connection to PostgreSQL: {first_line(error)}") from None
         except psycopg.ProgrammingError as error:
-            reason = f"the url has an option that libpq does not take: {_first_line(error)}"
+            reason = f"the url has an option that libpq does not take: {first_line(error)}"
             raise SinkRejected(self.name, reason, "See PostgreSQL's page on connection URIs.") from None
         return _PostgreSqlConnection(self.name, connection)
 
@@ -321,7 +322,7 @@ class _PostgreSqlConnection:
         except psycopg.Error as error:
             state = error.sqlstate or ""
             if not state or state.startswith(_MAY_PASS):
-                raise SinkUnavailable(self._name, f"PostgreSQL: {_first_line(error)}") from None
+                raise SinkUnavailable(self._name, f"PostgreSQL: {first_line(error)}") from None
             what = f"{type(error).__name__}, {state}"
             if state == _TOO_LARGE:
                 reason = f"PostgreSQL refuses a row: {error.diag.message_primary} ({what})"
@@ -367,10 +368,6 @@ def _refusal(error: psycopg.OperationalError) -> str | None:
     login = error.pgconn
     said = _SAID.search(lines[0]) if lines and login is not None and login.used_password else None
     return lines[0] if said is not None and not _ENGLISH.search(said[1]) else None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def prepared(statement: str, parameters: Sequence[Any]) -> tuple[bytes, Sequence[Any] | None]:
