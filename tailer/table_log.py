@@ -79,16 +79,16 @@ class TableLog(Protocol):
         ...
 
     async def next_plan(self) -> ChangePlan | None:
-        """Return the plan of the next version; None where it does not exist yet. Costs one request to the store."""
-        ...
+        """Return the plan of the next version; None where it does not exist yet."""
+        plans = await self.next_plans(1)
+        return plans[0] if plans else None
 
     async def next_plans(self, most: int) -> Sequence[ChangePlan]:
-        """Return the next plans, at most `most`: as many as are cheap to make together. None: see `next_plan`.
+        """Return the next plans, at most `most`, as many as are cheap to make together; none where there is none yet.
 
-        The error of a version is raised when that version is the first.
+        The error of a version is raised when that version is the first. One plan costs one request to the store.
         """
-        plan = await self.next_plan()
-        return () if plan is None else (plan,)
+        ...
 
     async def confirm(self, delivered: Position | None) -> None:
         """Raise `StorageUnavailable` if the last planned commit has changed since: it was read incompletely.

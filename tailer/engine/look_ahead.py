@@ -17,7 +17,7 @@ resumed, and waiting for the next batch must be able to time out.
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Final
 
 from anyio import CancelScope, Event, lowlevel
@@ -118,18 +118,6 @@ class PrefetchedBatches:
         self._changed = Event()
 
 
-@dataclass(frozen=True, slots=True)
-class _Planned:
-    """A plan; the same one shaped, with its rows, if these are being read. Or the error of planning it; or nothing."""
-
-    plan: ChangePlan | None = None
-    begun: tuple[Sequence[ChangePlan], PrefetchedBatches] | None = None
-    error: Exception | None = None
-
-
-_NOTHING: Final = _Planned()
-
-
 class LookAhead:
     """The plans of `table`, each shaped by `shape`, and the rows of the next one, read by `engine` in `group`.
 
@@ -145,65 +133,63 @@ class LookAhead:
         self._group = group
         self._last: int | None = None
         self._is_backlog = False
-        self._due = _NOTHING
-        self._next = _NOTHING
-        self._later: deque[ChangePlan] = deque()  # after `_next`
+        self._ahead: deque[ChangePlan] = deque()
         self._failed: Exception | None = None  # the error of planning the version after those
+        self._due: _Begun | None = None  # the plans that `next_plans` returned last, if their rows are being read
+        self._begun: _Begun | None = None  # the first of `_ahead`, likewise
 
     def begin(self, last: int | None) -> None:
         """Forget what is ahead: the table is at another version. `last`: the last one to plan; None: no end."""
-        for planned in (self._due, self._next):
-            if planned.begun is not None:
-                planned.begun[1].stop()
-        self._last, self._is_backlog, self._due, self._next = last, False, _NOTHING, _NOTHING
-        self._later.clear()
-        self._failed = None
+        for begun in (self._due, self._begun):
+            if begun is not None:
+                begun[1].stop()
+        self._last, self._is_backlog, self._due, self._begun, self._failed = last, False, None, None, None
+        self._ahead.clear()
         self._engine.forget()
 
     async def next_plans(self) -> Sequence[ChangePlan]:
         """Return the next plan, not shaped, or several small ones; none where there is none yet.
 
         The first may come after the last one to plan, where there is none with its number.
-        Several have one table id and one schema. Raises as `TableLog.next_plan`.
+        Several have one table id and one schema. Raises as `TableLog.next_plans`.
         """
-        error = self._failed if self._next == _NOTHING and not self._later else self._next.error
-        if error is not None:
-            raise error
-        self._due, self._next = self._next, _NOTHING
-        plan = self._due.plan or (self._later.popleft() if self._later else await self._table.next_plan())
-        if plan is None:
+        if not self._ahead:
+            if self._failed is not None:
+                raise self._failed
+            self._ahead.extend(await self._table.next_plans(1))
+        if not self._ahead:
             self._is_backlog = False
             return ()
-        plans = [plan]
-        if self._is_backlog and self._due.begun is None and self._is_small(plan):
+        plans = [self._ahead.popleft()]
+        self._due, self._begun = self._begun, None
+        if self._is_backlog and self._due is None and self._is_small(plans[0]):
             await self._add_small(plans)
         return plans
 
     async def _add_small(self, plans: list[ChangePlan]) -> None:
-        """Add the next plans as long as they are small and like the first one. Keep the one that is not."""
+        """Add the next plans as long as they are small and like the first one."""
         end_s = time.monotonic() + _MOST_S
         size_bytes, files = plans[0].size_bytes, len(plans[0].tasks)
         while len(plans) < _MOST_VERSIONS and not self._is_last(plans[-1]):
             if size_bytes >= _MOST_BYTES or files >= _MOST_FILES or time.monotonic() >= end_s:
                 return
-            most = _MOST_VERSIONS - len(plans)
-            if self._last is not None:
-                most = min(most, self._last - plans[-1].version)
-            if self._failed is not None and not self._later:
-                self._next = _Planned(error=self._failed)
+            if not self._ahead:
+                most = _MOST_VERSIONS - len(plans)
+                await self._plan(most if self._last is None else min(most, self._last - plans[-1].version))
+            if not self._ahead or self._is_beyond(plan := self._ahead[0]):
                 return
-            try:
-                if not self._later:
-                    self._later.extend(await self._table.next_plans(most))
-            except Exception as error:  # noqa: BLE001 - raised where the version is due
-                self._next = _Planned(error=error)
+            if not (_are_alike(plan, plans[0]) and self._is_small(plan)):
                 return
-            plan = self._later.popleft() if self._later else None
-            if plan is None or self._is_beyond(plan) or not (_are_alike(plan, plans[0]) and self._is_small(plan)):
-                self._next = _Planned(plan)
-                return
-            plans.append(plan)
+            plans.append(self._ahead.popleft())
             size_bytes, files = size_bytes + plan.size_bytes, files + len(plan.tasks)
+
+    async def _plan(self, most: int) -> None:
+        """Plan the next version, or up to `most` small ones. An error is raised where its version is due."""
+        if self._failed is None:
+            try:
+                self._ahead.extend(await self._table.next_plans(most))
+            except Exception as error:  # noqa: BLE001 - see above
+                self._failed = error
 
     def _is_small(self, plan: ChangePlan) -> bool:
         """Return whether the plan may be read together with others."""
@@ -222,23 +208,22 @@ class LookAhead:
     def _is_last(self, plan: ChangePlan) -> bool:
         return self._last is not None and plan.version >= self._last
 
-    async def read(
-        self, plans: Sequence[ChangePlan], after: Position | None
-    ) -> tuple[Sequence[ChangePlan], PrefetchedBatches]:
+    async def read(self, plans: Sequence[ChangePlan], after: Position | None) -> "_Begun":
         """Return `plans` shaped, and begin to read their rows after `after`; in a backlog, also those of the next one.
 
         `plans`: those that `next_plans` returned. Raises as `shape`.
         """
-        shaped, rows = self._due.begun or await self._begin_to_read(plans, after)
-        plan = plans[-1]
-        if self._is_backlog and _is_worth(plan) and not self._is_last(plan) and self._next == _NOTHING:
-            self._next = await self._look()
+        begun = self._due or await self._begin_to_read(plans, after)
+        if self._is_backlog and _is_worth(plans[-1]) and not self._is_last(plans[-1]):
+            if not self._ahead:
+                await self._plan(1)
+            with suppress(Exception):  # is raised where the version is due
+                if self._ahead and not self._is_small(self._ahead[0]):
+                    self._begun = await self._begin_to_read([self._ahead[0]])
         self._is_backlog = True  # until the table has no next plan
-        return shaped, rows
+        return begun
 
-    async def _begin_to_read(
-        self, plans: Sequence[ChangePlan], after: Position | None = None
-    ) -> tuple[Sequence[ChangePlan], PrefetchedBatches]:
+    async def _begin_to_read(self, plans: Sequence[ChangePlan], after: Position | None = None) -> "_Begun":
         shaped = [self._shape(plan) for plan in plans]
         if self._is_backlog and _is_worth(plans[-1]):
             await self._plan_later(plans[-1], shaped[-1])
@@ -246,43 +231,20 @@ class LookAhead:
 
     async def _plan_later(self, plan: ChangePlan, shaped: ChangePlan) -> None:
         """Plan versions after `plan` while the engine may read their rows together with its. `shaped`: it, shaped."""
-        planned, end_s = deque(self._later), time.monotonic() + _MOST_LATER_S
+        end_s, later = time.monotonic() + _MOST_LATER_S, sum(ahead.version <= plan.version for ahead in self._ahead)
         while self._engine.expect(shaped) and not self._is_last(plan):
-            later = planned.popleft() if planned else None
-            if later is None and time.monotonic() < end_s:
-                later = await self._add_later()
-            if later is None or self._is_beyond(later):
+            if later == len(self._ahead) and time.monotonic() < end_s:
+                await self._plan(1)
+            if later == len(self._ahead) or self._is_beyond(plan := self._ahead[later]):
                 return
             try:
-                shaped, plan = self._shape(later), later
+                shaped, later = self._shape(plan), later + 1
             except TailerError:  # raised again when it is shaped for its delivery
                 return
 
-    async def _add_later(self) -> ChangePlan | None:
-        if self._failed is None:
-            try:
-                plan = await self._table.next_plan()
-            except Exception as error:  # noqa: BLE001 - raised where the version is due
-                self._failed = error
-            else:
-                self._later.extend([] if plan is None else [plan])
-                return plan
-        return None
 
-    async def _look(self) -> _Planned:
-        """Plan the next version, and begin to read it."""
-        plan: ChangePlan | None = None
-        try:
-            if self._failed is not None and not self._later:
-                return _Planned(error=self._failed)
-            plan = self._later.popleft() if self._later else await self._table.next_plan()
-            if plan is None:
-                return _NOTHING
-            if self._is_small(plan):
-                return _Planned(plan)
-            return _Planned(plan, await self._begin_to_read([plan]))
-        except Exception as error:  # noqa: BLE001 - raised where the version is due
-            return _Planned(error=error) if plan is None else _Planned(plan)
+_Begun = tuple[Sequence[ChangePlan], PrefetchedBatches]
+"""Plans that are shaped, and their rows, which are being read."""
 
 
 def _are_alike(plan: ChangePlan, first: ChangePlan) -> bool:

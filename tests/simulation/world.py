@@ -135,17 +135,17 @@ class Judged:
 
             def open_table(self) -> TableLog:
                 table = super().open_table()
-                next_plan = table.next_plan
+                next_plans = table.next_plans
 
-                async def watched() -> Any:
-                    plan = await next_plan()
-                    if plan is not None:
+                async def watched(most: int) -> Any:
+                    plans = await next_plans(most)
+                    for plan in plans:
                         tasks = [(each.index, each.kind, each.uri, each.include, each.exclude) for each in plan.tasks]
                         text, at_ms = str((plan.regime, plan.schema, tasks)), plan.timestamp_ms
-                        world.judged(lambda: world.judge.check_plan(plan.table_id, plan.version, at_ms, text))
-                    return plan
+                        world.judged(partial(world.judge.check_plan, plan.table_id, plan.version, at_ms, text))
+                    return plans
 
-                table.next_plan = watched  # type: ignore[method-assign]
+                table.next_plans = watched  # type: ignore[method-assign]
                 return table
 
         policy = Policy(on_data_loss=OnDataLoss(given["on_data_loss"]))

@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from inspect import signature
@@ -325,15 +325,15 @@ async def test_following_yields_what_is_committed_meanwhile(orders: str) -> None
 
 
 def test_a_retry_repeats_no_row(orders: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    next_plan, failures = DeltaTableLog.next_plan, iter([True] * 2)
+    next_plans, failures = DeltaTableLog.next_plans, iter([True] * 2)
 
-    async def failing(log: DeltaTableLog) -> ChangePlan | None:
-        plan = await next_plan(log)
-        if plan is not None and plan.version == 2 and next(failures, False):
+    async def failing(log: DeltaTableLog, most: int) -> Sequence[ChangePlan]:
+        plans = await next_plans(log, most)
+        if any(plan.version == 2 for plan in plans) and next(failures, False):
             raise StorageUnavailable(orders, "the disk is away")
-        return plan
+        return plans
 
-    monkeypatch.setattr(DeltaTableLog, "next_plan", failing)
+    monkeypatch.setattr(DeltaTableLog, "next_plans", failing)
     assert rows(iter(tailer.changes(orders))) == CHANGES
 
 

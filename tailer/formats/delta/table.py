@@ -164,39 +164,32 @@ class DeltaTableLog(TableLog):
         self._quiet.found()
         return None if self._state is None or self._state_is_early else self._state.schema
 
-    async def next_plan(self) -> ChangePlan | None:
-        """See `TableLog.next_plan`. Raises `TableReplaced` where another table has replaced this one."""
+    async def next_plans(self, most: int) -> Sequence[ChangePlan]:
+        """See `TableLog.next_plans`. Small commits of this machine take less time than one call of a thread.
+
+        Raises `TableReplaced` where another table has replaced this one.
+        """
         planner = self._planner(self._next, self._state, self._state_is_early)
-        while True:
+        commits: list[PlannedCommit] = []
+        if most > 1 and self._reads is not None:
+            commits = await in_thread(planner.plan_in_turn, self._reads, self._predecessor, most)
+        while not commits:
             commit = await self._commits.read(self._next, planner.plan)
             if commit is None:
                 is_listed = self._next <= self._known or self._commits.listed(self._next) is not None
                 before = None if self._predecessor is None else self._predecessor.meta
                 if is_listed or await self._quiet.is_suspicious(self._next, before):
                     await self._check_gap()
-                return None
+                return ()
             if await self._is_whole(commit):
-                break
-        if commit.incomplete:
-            commit = await _complete(self._history, planner, commit)
-        state, plan = commit.outcome
-        await self._check_predecessor(commit.file, commit.predecessor)
-        self._state, self._predecessor, self._newest, self._state_is_early = state, commit.file, commit.file, False
-        self._next += 1
+                commits = [await _complete(self._history, planner, commit) if commit.incomplete else commit]
+        outcomes = [commit.outcome for commit in commits]
+        await self._check_predecessor(commits[0].file, commits[0].predecessor)
+        self._predecessor = self._newest = commits[-1].file
+        self._state, self._state_is_early = outcomes[-1][0], False
+        self._next += len(commits)
         self._quiet.found()
-        return plan
-
-    async def next_plans(self, most: int) -> Sequence[ChangePlan]:
-        """See `TableLog.next_plans`. Small commits of this machine take less time than one call of a thread."""
-        planner, read = self._planner(self._next, self._state, self._state_is_early), self._predecessor
-        planned = [] if self._reads is None else await in_thread(planner.plan_in_turn, self._reads, read, most)
-        if not planned:
-            return await super().next_plans(most)
-        state, file = planned[-1].outcome[0], planned[-1].file
-        self._state, self._predecessor, self._newest, self._state_is_early = state, file, file, False
-        self._next += len(planned)
-        self._quiet.found()
-        return [commit.outcome[1] for commit in planned]
+        return [plan for _, plan in outcomes]
 
     async def confirm(self, delivered: Position | None) -> None:
         """See `TableLog.confirm`. Checks the last file read: a commit that has a successor is complete."""

@@ -9,7 +9,7 @@ branch: after a rollback its changes would have to be taken back, so the pipelin
 """
 
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -178,21 +178,21 @@ class IcebergTableLog(TableLog):
         return self.schema_of(lineage, first) if version > 0 else None
 
     @override
-    async def next_plan(self) -> ChangePlan | None:
+    async def next_plans(self, most: int) -> Sequence[ChangePlan]:
         step = None if self._lineage is None else self._followed(self._lineage)
         if step is None:
             document = await self._current.advance()
             if document is None:
-                return None
+                return ()
             self._lineage = self._opened(document)
             step = self._followed(self._lineage)
         lineage = self._lineage
         if step is None or lineage is None:
-            return None
+            return ()
         after = self._state(lineage, step)
         plan = await self._changes.plan(self._before, after)
         self._before, self._sought, self._next = after, lineage.document, step.number + 1
-        return plan
+        return (plan,)
 
     async def snapshot_plans(self, version: int) -> AsyncGenerator[ChangePlan, None]:
         """See `TableLog.snapshot_plans`. Files are in the order of the manifests."""

@@ -188,7 +188,14 @@ class LanceTableLog(TableLog):
         return None if self._state is None else self._state.schema
 
     @override
-    async def next_plan(self) -> ChangePlan | None:
+    async def next_plans(self, most: int) -> Sequence[ChangePlan]:
+        """Small manifests of this machine take less time than one call of a thread."""
+        if most > 1 and (reads := self._store.blocking()) is not None:
+            state = self._next, self._state, self._predecessor
+            if planned := await in_thread(self._history.plan_in_turn, reads, *state, most):
+                self._state, self._predecessor = planned[-1].version, planned[-1].meta
+                self._next, self._misses = self._next + len(planned), 0
+                return [version.plan for version in planned]
         stored = await self._history.read(self._next, self._state)
         if stored is None:
             self._misses += 1
@@ -199,7 +206,7 @@ class LanceTableLog(TableLog):
                     raise VersionAhead(self.uri, self._next - 1, max(versions))
                 if self._next < max(versions) and self._next not in versions:
                     raise version_gone(self.uri, self._next, versions)
-            return None
+            return ()
         # The manifest before the next one must be the file that was read, or have been cleaned up.
         read = self._predecessor
         if read is not None:
@@ -214,19 +221,7 @@ class LanceTableLog(TableLog):
         plan = await in_thread(plan_changes, before, after, operation, *deletions)
         self._state, self._predecessor = after, stored.meta
         self._next, self._misses = self._next + 1, 0
-        return plan
-
-    @override
-    async def next_plans(self, most: int) -> Sequence[ChangePlan]:
-        """Small manifests of this machine take less time than one call of a thread."""
-        reads, plan = self._store.blocking(), self._history.plan_in_turn
-        state = self._next, self._state, self._predecessor
-        planned = [] if reads is None else await in_thread(plan, reads, *state, most)
-        if not planned:
-            return await super().next_plans(most)
-        self._state, self._predecessor = planned[-1].version, planned[-1].meta
-        self._next, self._misses = self._next + len(planned), 0
-        return [version.plan for version in planned]
+        return (plan,)
 
     @override
     async def snapshot_plans(self, version: int) -> AsyncGenerator[ChangePlan, None]:

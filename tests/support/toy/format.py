@@ -7,7 +7,7 @@ other line adds a file (`add`, `size_bytes`), or deletes some rows of one (`dele
 import base64
 import json
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Final
@@ -136,10 +136,10 @@ class ToyLog(TableLog):
         self._next, self._state = version, await self._state_at(version - 1)
         return None if self._state.commit is None else self._state.commit.schema
 
-    async def next_plan(self) -> ChangePlan | None:
+    async def next_plans(self, most: int) -> Sequence[ChangePlan]:
         following = [version for version in await self._versions() if version >= self._next]
         if not following:
-            return None
+            return ()
         commit = await self._existing(following[0])
         deletes = [
             self._task(commit, path, TaskKind.DELETE, include=inline(BitMap64(rows))) for path, rows in commit.deleted
@@ -147,7 +147,7 @@ class ToyLog(TableLog):
         inserts = [self._task(commit, path, TaskKind.INSERT, size) for path, size in commit.added]
         self._state.add(commit)
         self._next = commit.version + 1
-        return self._plan(commit, Regime.FILES, [*deletes, *inserts], 0)
+        return (self._plan(commit, Regime.FILES, [*deletes, *inserts], 0),)
 
     async def snapshot_plans(self, version: int) -> AsyncGenerator[ChangePlan, None]:
         state = await self._state_at(version)

@@ -72,20 +72,20 @@ def test_versions_that_are_read_together_slowly_are_not_idle(table: Path, monkey
 
 def test_an_outage_is_not_idle(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A version that comes during an outage is shown, however long the looks at the table fail."""
-    look = DeltaTableLog.next_plan
+    look = DeltaTableLog.next_plans
     looks: list[int] = []
 
-    async def look_at_outage(self: DeltaTableLog) -> ChangePlan | None:
-        plan = await look(self) if len(looks) != 1 else None
-        if plan is not None:
-            return plan
+    async def look_at_outage(self: DeltaTableLog, most: int) -> Sequence[ChangePlan]:
+        plans = await look(self, most) if len(looks) != 1 else ()
+        if plans:
+            return plans
         looks.append(1)
         if len(looks) == 2:
             await anyio.sleep(LONG_IDLE_S * 1.5)
             write_deltalake(table, pa.table({"id": [9]}), mode="append")
             raise StorageUnavailable(self.uri, "down")
-        return None
+        return ()
 
-    monkeypatch.setattr(DeltaTableLog, "next_plan", look_at_outage)
+    monkeypatch.setattr(DeltaTableLog, "next_plans", look_at_outage)
     monkeypatch.setattr(look_ahead, "_MOST_S", 0.0)  # the end is looked at once
     assert shown(table, LONG_IDLE_S) == [0, 1, 2, 3, 9]

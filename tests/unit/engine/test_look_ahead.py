@@ -37,21 +37,13 @@ class Log:
         self.at_once = at_once
         self.asked = 0
 
-    async def next_plan(self) -> ChangePlan | None:
-        self.asked += 1
-        found = self.plans.pop(0) if self.plans else None
-        if isinstance(found, Exception):
-            raise found
-        return found
-
     async def next_plans(self, most: int) -> Sequence[ChangePlan]:
+        self.asked += 1
+        if self.plans and isinstance(self.plans[0], Exception):
+            raise self.plans.pop(0)  # type: ignore[misc]
         found: list[ChangePlan] = []
-        while len(found) < min(most, self.at_once):
-            if found and (not self.plans or isinstance(self.plans[0], Exception)):
-                break
-            if (plan := await self.next_plan()) is None:
-                break
-            found.append(plan)
+        while self.plans and isinstance(self.plans[0], ChangePlan) and len(found) < min(most, self.at_once):
+            found.append(self.plans.pop(0))  # type: ignore[arg-type]
         return found
 
 
