@@ -29,8 +29,8 @@ from tailer.changelog.net_changes import net_changes
 from tailer.config.options import faults_of
 from tailer.config.shapes import RangeOptions
 from tailer.config.tables import TableRef, open_files
+from tailer.engine import Engine
 from tailer.engine.local import LocalEngine
-from tailer.engine.port import Engine
 from tailer.errors import ConfigError, SchemaChanged, brief_errors, how_to_install
 from tailer.events import ChangeBatch, ControlEvent, joined_rows
 from tailer.formats.registry import parse_table

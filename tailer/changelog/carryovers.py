@@ -36,9 +36,8 @@ from itertools import islice
 from tailer.changelog.compared_tasks import ComparedTasks, Selections
 from tailer.changelog.equal_rows.compared_columns import ComparedColumns, by_partition
 from tailer.changelog.equal_rows.port import TaskIndex
-from tailer.changelog.rules import PairingRules, check_key, has_carryovers, is_tracked
-from tailer.changelog.spill.preimages import SpilledPreimages
-from tailer.changelog.task_ids import has_maps_in_order
+from tailer.changelog.rules import PairingRules, check_key, has_carryovers, has_maps_in_order, is_tracked
+from tailer.changelog.spill import SpilledPreimages
 from tailer.files.row_bitmaps import Bitmaps
 from tailer.plan import ChangePlan, ChangeTask, Regime, select_columns
 from tailer.read.decoded_files import DecodedFiles

@@ -16,7 +16,7 @@ from typing_extensions import override
 from tailer.changelog.equal_rows.compared_columns import ComparedColumns, by_partition
 from tailer.changelog.equal_rows.port import TaskIndex
 from tailer.changelog.images import can_lie_side_by_side, count_side_by_side
-from tailer.changelog.spill.preimages import SpilledPreimages
+from tailer.changelog.spill import SpilledPreimages
 from tailer.errors import ConfigError
 from tailer.events import ROW_ID, ChangeType
 from tailer.files.deletion_vector import inline

@@ -2,7 +2,7 @@
 (`tailer.changelog.carryovers`).
 
 A version is compared before its first row is delivered. The result is the same every time (invariant 4), so it is not
-persisted: resuming in the middle of a version compares it again, by the same rules (`tailer.changelog.task_ids`).
+persisted: resuming in the middle of a version compares it again, by the same rules (`tailer.changelog.rules`).
 """
 
 import logging
@@ -17,23 +17,21 @@ from anyio import CancelScope, to_thread
 from typing_extensions import override
 
 from tailer.changelog.carryovers import ChangelogCounts, refine
-from tailer.changelog.comparison import compare
 from tailer.changelog.equal_rows.port import SharedIndexes
-from tailer.changelog.equal_rows.row_index import RowIndex
+from tailer.changelog.equal_rows.row_index import RowIndex, compare
 from tailer.changelog.images import JoinedImages, before_preimage
-from tailer.changelog.rules import PairingRules, check_key, concerns, lacks_identity
-from tailer.changelog.spill.bitmaps import SpilledBitmaps
-from tailer.changelog.spill.preimages import SpilledPreimages
-from tailer.changelog.task_ids import check_reading, renumbered
-from tailer.engine.port import Engine
+from tailer.changelog.rules import PairingRules, check_key, check_reading, concerns, lacks_identity, renumbered
+from tailer.changelog.spill import SpilledBitmaps, SpilledPreimages
+from tailer.engine import Engine
 from tailer.errors import DataCorrupt, EngineUnavailable
 from tailer.events import ChangeBatch
 from tailer.formats.rows import execute
+from tailer.metrics import Counter
 from tailer.plan import ChangePlan, Position, remaining
 from tailer.read.data_files import LOCAL, DataFiles
 from tailer.read.decoded_files import MOST_TASKS, DecodedFiles, compared_tasks
 
-__all__ = ["ChangelogEngine"]
+__all__ = ["ChangelogEngine", "ChangelogReport"]
 
 _log = logging.getLogger(__name__)
 
@@ -213,3 +211,35 @@ async def _join_preimages(
         slices = preimages.joined(batch)
         while (joined := await to_thread.run_sync(next, slices, None)) is not None:
             yield joined
+
+
+_log = logging.getLogger(__name__)
+
+METRICS: Final = (
+    Counter("lake_tailer_carryovers_dropped", "Rows dropped because rewritten files held them unchanged."),
+    Counter("lake_tailer_updates_paired", "Deletes and inserts that were made an update."),
+    Counter("lake_tailer_ambiguous_rows", "Rows with a choice of partners for an update."),
+    Counter("lake_tailer_unchanged_images_dropped", "Images dropped of updates that change nothing."),
+)
+
+
+class ChangelogReport:
+    """Reports on the comparisons of the pipeline `name`."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        for counter in METRICS:
+            counter.add(name, 0)
+
+    def note(self, plan: ChangePlan, counts: ChangelogCounts) -> None:
+        """Count the results for the version of `plan`, and warn about ambiguous rows."""
+        numbers = (counts.carryovers, counts.updates, counts.ambiguous, counts.unchanged)
+        for counter, count in zip(METRICS, numbers, strict=True):
+            counter.add(self._name, count)
+        if counts.ambiguous:
+            _log.warning(
+                "%s: version %d: %d rows share their key with other rows; they are paired in the order of delivery",
+                self._name,
+                plan.version,
+                counts.ambiguous,
+            )

@@ -19,10 +19,10 @@ from itertools import chain
 from typing_extensions import override
 
 from tailer.changelog.carryovers import ChangelogCounts, refine_range
-from tailer.changelog.comparison import compare
+from tailer.changelog.equal_rows.row_index import compare
 from tailer.changelog.rules import PairingRules, check_key
-from tailer.changelog.spill.bitmaps import SpilledBitmaps
-from tailer.engine.port import Engine
+from tailer.changelog.spill import SpilledBitmaps
+from tailer.engine import Engine
 from tailer.events import ChangeBatch
 from tailer.formats.rows import execute
 from tailer.plan import ChangePlan, Position

@@ -25,9 +25,15 @@ from tailer.daemon.sinks import close_sinks
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, how_to_install
 from tailer.pipeline.delivery import tell_key
-from tailer.pipeline.verification.comparison import Rewritten, Verification, VerificationStep, verify
-from tailer.pipeline.verification.repair import repair
-from tailer.pipeline.verification.versions import GoneVersions, verify_all
+from tailer.pipeline.verification.comparison import (
+    GoneVersions,
+    Rewritten,
+    Verification,
+    VerificationStep,
+    repair,
+    verify,
+    verify_all,
+)
 from tailer.sink import OTHER_CLASS, MirrorRows, Sink, app_id_of
 
 __all__ = ["command"]

@@ -21,8 +21,7 @@ from tailer.formats.delta.catalog.options import UnityOptions, unity_faults
 from tailer.formats.delta.catalog.port import CommitCatalog
 from tailer.formats.inspection import TableInspector
 from tailer.formats.registry import names_of
-from tailer.pipeline.limits import Limits
-from tailer.pipeline.policy import Policy
+from tailer.pipeline.policy import Limits, Policy
 from tailer.pipeline.status import PipelineStatus
 from tailer.sink import AtLeastOnceSink, Sink
 from tailer.start import Start

@@ -16,8 +16,8 @@ from typing_extensions import override
 
 from tailer.changelog.rules import PairingRules
 from tailer.config.shapes import AHEAD_BYTES, EngineKind, SparkSettings
+from tailer.engine import Engine
 from tailer.engine.local import LocalEngine
-from tailer.engine.port import Engine
 from tailer.errors import ConfigError, how_to_install
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position

@@ -21,7 +21,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn import Config, Server
 
-from tailer.engine.background import background
+from tailer.engine import background
 
 __all__ = ["HttpServer", "Listener", "WithToken", "has_bearer", "listen", "listen_unix"]
 

@@ -32,7 +32,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from tailer.changelog import report
+from tailer.changelog import engine
 from tailer.daemon.status_report import report_of, rows_by_kind
 from tailer.metrics import BAD_VALUES, Counter, Metric
 from tailer.pipeline import status
@@ -149,7 +149,7 @@ def _states(pipelines: Sequence[PipelineStatus]) -> MetricFamily:
 BEAT_S: Final = 1.0
 STUCK_S: Final = 30.0
 HUNG_S: Final = 1800.0
-_METRICS: Final = (*status.METRICS, *report.METRICS, *traffic.METRICS, BAD_VALUES)
+_METRICS: Final = (*status.METRICS, *engine.METRICS, *traffic.METRICS, BAD_VALUES)
 
 
 class Monitor:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from anyio import to_thread
 
-from tailer.changelog.report import ChangelogReport
+from tailer.changelog.engine import ChangelogReport
 from tailer.config.pipelines import MetricsSettings, PipelineSettings, Settings
 from tailer.config.shapes import Writers
 from tailer.config.tables import CurrentStores, open_files
@@ -24,7 +24,7 @@ from tailer.daemon.logs import Summaries
 from tailer.daemon.observe.otel import exported
 from tailer.daemon.runs import Drainable, Stop, Work
 from tailer.daemon.sinks import close_sinks, open_layout
-from tailer.engine.background import background
+from tailer.engine import background
 from tailer.errors import ConfigError, NotATable, TailerError, how_to_install
 from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.row_delivery import row_pipeline

@@ -26,7 +26,7 @@ import anyio
 from tailer.config.pipelines import PipelineSettings
 from tailer.daemon.fleet.fleet import Make
 from tailer.daemon.runs import Stop, Work
-from tailer.engine.background import background
+from tailer.engine import background
 from tailer.errors import ConfigError, SinkError, SinkFenced, SinkUnavailable, TailerError
 from tailer.pipeline.backfill.command import BackfillPhase
 from tailer.pipeline.states import Active

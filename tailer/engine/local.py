@@ -26,8 +26,7 @@ from anyio import CapacityLimiter, Event, to_thread
 from anyio.abc import TaskGroup
 from typing_extensions import override
 
-from tailer.engine.background import background
-from tailer.engine.port import Engine
+from tailer.engine import Engine, background
 from tailer.events import ChangeBatch
 from tailer.formats.rows import execute, needed_files
 from tailer.plan import ChangePlan, ChangeTask, Position, Regime, remaining

@@ -23,7 +23,7 @@ from typing import Final
 from anyio import CancelScope, Event, lowlevel
 from anyio.abc import TaskGroup
 
-from tailer.engine.port import Engine
+from tailer.engine import Engine
 from tailer.errors import TailerError
 from tailer.events import ChangeBatch
 from tailer.formats.rows import opens_each_version

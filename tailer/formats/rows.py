@@ -7,10 +7,10 @@ from collections.abc import Hashable, Iterator, Sequence
 from functools import partial
 
 from tailer.events import ChangeBatch
+from tailer.formats.port import RowReader
 from tailer.formats.registry import named_format
 from tailer.plan import END, ChangeTask
 from tailer.read.data_files import LOCAL, Files
-from tailer.read.port import RowReader
 from tailer.read.shaping import fulfilling, selected
 
 __all__ = ["execute", "file_of", "needed_files", "opens_each_version", "row_groups"]

@@ -28,7 +28,7 @@ from tailer.errors import (
     TableReplaced,
     TailerError,
 )
-from tailer.pipeline.backfill.between import BetweenVersions
+from tailer.pipeline.backfill.delivery import BetweenVersions
 from tailer.pipeline.data_loss import DataLoss, Due
 from tailer.pipeline.delivery import (
     Delivery,

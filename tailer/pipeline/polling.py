@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from typing import Final, Self
 
-from tailer.pipeline.limits import Limits
+from tailer.pipeline.policy import Limits
 from tailer.stores.wakeup import Wake
 
 __all__ = ["Polling"]

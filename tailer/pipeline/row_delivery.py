@@ -19,17 +19,15 @@ import pyarrow as pa
 from anyio.abc import TaskGroup
 from typing_extensions import override
 
-from tailer.engine.background import background
+from tailer.engine import Engine, background
 from tailer.engine.look_ahead import LookAhead, PrefetchedBatches
-from tailer.engine.port import Engine
 from tailer.errors import ChangeError, ConfigError, LogError, SchemaChanged, SinkRejected, StorageError, TailerError
 from tailer.events import ChangeBatch, Gap
 from tailer.pipeline.backfill.command import BackfillCommand, Backfills
 from tailer.pipeline.backfill.delivery import BackfillDelivery
 from tailer.pipeline.delivery import Delivery, ResumePoint, Session, TakesCommands, VersionRange
-from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
-from tailer.pipeline.policy import OnSchemaChange, PlanReport, Policy
+from tailer.pipeline.policy import Limits, OnSchemaChange, PlanReport, Policy
 from tailer.pipeline.polling import Polling
 from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.retry import Retries

@@ -26,7 +26,7 @@ import pyarrow.compute as pc
 from tailer.engine.look_ahead import AHEAD_BYTES, PrefetchedBatches
 from tailer.errors import ChangesUnavailable, CommitUnknown, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import CHANGE_TYPE, ChangeBatch, ChangeType, Gap, SchemaChange
-from tailer.pipeline.limits import Limits
+from tailer.pipeline.policy import Limits
 from tailer.pipeline.status import Committed
 from tailer.plan import ChangePlan, Position, output_schema
 from tailer.schema.changes import describe_changes, former_names

@@ -9,7 +9,7 @@ read with the types of the table stops the task (invariant 5).
 A task may be executed in parts. The number of rows before a row group and the size of the file alone decide to which
 part it belongs, so the parts can be made without reading the footer.
 
-Where the task has a condition, rows that do not fulfil it are left out (`tailer.read.matching`).
+Where the task has a condition, rows that do not fulfil it are left out (`tailer.read.selection`).
 
 Columns are found by field id or physical name. A column that a file lacks was added to the table later and is null.
 Partition columns come from the log, never from the file.
@@ -29,15 +29,13 @@ from tailer.events import CHANGE_TYPE, ChangeBatch
 from tailer.files.row_bitmaps import words_of
 from tailer.plan import END, HELD, ChangeTask
 from tailer.read.data_files import LOCAL, DataFile, Files, check_task, translated
-from tailer.read.matching import Batches, ChangedRows, rows_of_changes
 from tailer.read.parquet.batch_sizes import MAX_ROWS, BatchSizes
-from tailer.read.parquet.footer import Footer
+from tailer.read.parquet.footer import FEW_BYTES, Footer, RowGroupRanges
 from tailer.read.parquet.layout import ConditionLayout, layout_of
 from tailer.read.parquet.legacy_datetimes import open_as_binary
-from tailer.read.parquet.row_group_ranges import FEW_BYTES, RowGroupRanges
 from tailer.read.parquet.statistics import group_ranges
 from tailer.read.projection import stamps
-from tailer.read.selection import CHANGE_FILES, Selection
+from tailer.read.selection import CHANGE_FILES, Batches, ChangedRows, Selection, rows_of_changes
 
 __all__ = [
     "execute",

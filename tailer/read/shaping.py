@@ -7,7 +7,7 @@ partner there, and is a delete or an insert.
 
 Positions must say by which texts a version was read, so that others do not go on in the middle of it. So the task
 numbers of a version that is not compared by rules are shifted by a number made of the texts. It is in positions and
-event ids, a persisted format: format 4 of `tailer.changelog.task_ids`.
+event ids, a persisted format: format 4 of `tailer.changelog.rules`.
 """
 
 import json

@@ -91,7 +91,7 @@ class ShardReport:
     """The outcome of a shard.
 
     `error`: the error that stopped it; None: delivered. `compared`: the results for each version whose comparison this
-    shard was told of (`tailer.changelog.report`). `rows`: the rows it committed, by change type.
+    shard was told of (`tailer.changelog.engine`). `rows`: the rows it committed, by change type.
     """
 
     shard: int
@@ -276,7 +276,7 @@ def _some(rows: Iterator[ChangeBatch]) -> Sequence[ChangeBatch]:
 def _after(place: Position, batches: Iterator[ChangeBatch]) -> Iterator[ChangeBatch]:
     """Yield the rows after `place`. Raises `ConfigError` if that is inside of a version that was read in another way.
 
-    By other rules, other rows come before a place (`tailer.changelog.task_ids`).
+    By other rules, other rows come before a place (`tailer.changelog.rules`).
     """
     for batch in batches:
         if batch.version == place.version and place.is_inside and batch.task // TASKS != place.task // TASKS:

@@ -216,8 +216,7 @@ def _read(slices: Sequence[FileSlice], files: DataFiles) -> Iterator[ChangeBatch
 def _compared(split: DiffSplit, note: Note | None) -> Iterator[ChangeBatch]:
     from tailer.changelog.carryovers import refine  # noqa: PLC0415 - as in `diff_splits`, and so below
     from tailer.changelog.equal_rows.row_index import borrowed_index  # noqa: PLC0415
-    from tailer.changelog.spill.bitmaps import SpilledBitmaps  # noqa: PLC0415
-    from tailer.changelog.spill.preimages import SpilledPreimages  # noqa: PLC0415
+    from tailer.changelog.spill import SpilledBitmaps, SpilledPreimages  # noqa: PLC0415
     from tailer.read.decoded_files import DecodedFiles, compared_tasks  # noqa: PLC0415
 
     with SpilledBitmaps() as bitmaps, SpilledPreimages() as preimages:
@@ -235,7 +234,7 @@ def _compared(split: DiffSplit, note: Note | None) -> Iterator[ChangeBatch]:
 def _net(split: NetChangesSplit) -> Iterator[ChangeBatch]:
     from tailer.changelog.carryovers import refine_range  # noqa: PLC0415
     from tailer.changelog.equal_rows.row_index import borrowed_index  # noqa: PLC0415
-    from tailer.changelog.spill.bitmaps import SpilledBitmaps  # noqa: PLC0415
+    from tailer.changelog.spill import SpilledBitmaps  # noqa: PLC0415
     from tailer.read.decoded_files import DecodedFiles, compared_tasks  # noqa: PLC0415
 
     with SpilledBitmaps() as bitmaps:

@@ -16,7 +16,7 @@ import anyio
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.engine.port import Engine
+from tailer.engine import Engine
 from tailer.events import ChangeBatch
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.stores.local import LocalStore

@@ -21,8 +21,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 import tailer.spark
+from tailer.engine import Engine
 from tailer.engine.local import LocalEngine
-from tailer.engine.port import Engine
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.spark.engine.engine import SparkEngine
 from tailer.spark.engine.executors import Executors

@@ -22,7 +22,7 @@ from deltalake import DeltaTable
 
 from tailer.config.tables import TableRef, open_files
 from tailer.engine.local import LocalEngine
-from tailer.pipeline.limits import Limits
+from tailer.pipeline.policy import Limits
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import ChangePlan
 from tailer.start import Start

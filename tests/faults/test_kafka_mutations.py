@@ -26,7 +26,7 @@ from tailer.changelog.rules import PairingRules
 from tailer.engine.local import LocalEngine
 from tailer.errors import SinkFenced, SinkUnavailable
 from tailer.formats.delta.table import DeltaTableLog
-from tailer.pipeline.limits import Limits
+from tailer.pipeline.policy import Limits
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import Position
 from tailer.start import Start

@@ -19,8 +19,8 @@ from tailer.engine.local import LocalEngine
 from tailer.errors import FileVacuumed, StorageAccessRefused, StorageUnavailable, TailerError, VersionGone
 from tailer.formats.delta.log.commit_reader import settled_before_ms
 from tailer.formats.delta.log.following import CHECK_S, QuietLog
-from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
+from tailer.pipeline.policy import Limits
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.start import Start
 from tailer.stores.s3 import S3Options

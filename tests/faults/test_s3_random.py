@@ -16,7 +16,7 @@ import tailer.stores.s3.sessions
 import tests.support.histories.long_history
 from tailer.config.tables import TableRef, open_files
 from tailer.engine.local import LocalEngine
-from tailer.pipeline.limits import Limits
+from tailer.pipeline.policy import Limits
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.pipeline.status import METRICS, PipelineStatus
 from tailer.sink import Sink

@@ -30,7 +30,7 @@ from tailer.errors import ChangesUnavailable, DataCorrupt, TailerError, Unsuppor
 from tailer.formats.rows import execute
 from tailer.pipeline.policy import Policy
 from tailer.plan import ChangePlan
-from tailer.read.log_statistics import LogStatistics
+from tailer.read.pruning import LogStatistics
 from tailer.schema.columns import physical_name
 from tailer.start import Start
 from tailer.table_log import TableLog

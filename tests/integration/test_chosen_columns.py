@@ -20,7 +20,7 @@ from tailer.config.shapes import ReadOptions
 from tailer.config.tables import TableRef
 from tailer.engine.local import LocalEngine
 from tailer.errors import ChangeError, SinkRejected
-from tailer.pipeline.limits import Limits
+from tailer.pipeline.policy import Limits
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.sink import Sink
 from tailer.start import Start

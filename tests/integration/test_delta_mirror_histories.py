@@ -20,7 +20,7 @@ from tailer.changelog.rules import PairingRules
 from tailer.engine.local import LocalEngine
 from tailer.errors import ChangesUnavailable, SinkRejected, TailerError
 from tailer.formats.delta.table import DeltaTableLog
-from tailer.pipeline.limits import Limits
+from tailer.pipeline.policy import Limits
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.start import Start, StartKind
 from tailer.stores.local import LocalStore

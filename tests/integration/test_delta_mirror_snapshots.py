@@ -17,9 +17,8 @@ from tailer.errors import ChangesUnavailable, ConfigError, SinkRejected, SinkUna
 from tailer.events import Gap
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.backfill.command import BackfillCommand, BackfillPhase
-from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
-from tailer.pipeline.policy import OnDataLoss
+from tailer.pipeline.policy import Limits, OnDataLoss
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.pipeline.status import PipelineState, PipelineStatus
 from tailer.plan import SNAPSHOT_TASKS, TASKS, Position

@@ -17,8 +17,7 @@ from tailer.config.tables import TableRef, open_files
 from tailer.engine.local import LocalEngine
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.pipeline.verification.comparison import Rewritten
-from tailer.pipeline.verification.repair import repair
+from tailer.pipeline.verification.comparison import Rewritten, repair
 from tailer.start import Start, StartKind
 from tailer.stores.s3 import S3Options
 from tailer.stores.stores import Stores

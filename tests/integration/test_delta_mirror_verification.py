@@ -18,8 +18,7 @@ from deltalake.exceptions import DeltaError
 from tailer.engine.local import LocalEngine
 from tailer.errors import SinkRejected, SinkUnavailable, TableReplaced
 from tailer.pipeline.policy import Policy
-from tailer.pipeline.verification.comparison import Rewritten, Verification, verify
-from tailer.pipeline.verification.repair import repair
+from tailer.pipeline.verification.comparison import Rewritten, Verification, repair, verify
 from tailer.plan import SNAPSHOT_TASKS
 from tailer.sink import MirrorRows, app_id_of
 from tailer_sinks.delta.folder import TargetFolder

@@ -25,7 +25,7 @@ from tailer.errors import SinkRejected
 from tailer.events import ChangeBatch, Gap, SchemaChange
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.pipeline.verification.repair import repair
+from tailer.pipeline.verification.comparison import repair
 from tailer.plan import SNAPSHOT_TASKS
 from tailer.sink import app_id_of, backfill_name, table_of
 from tailer.start import Start, StartKind

@@ -14,9 +14,7 @@ from deltalake import DeltaTable, write_deltalake
 from tailer.engine.local import LocalEngine
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.pipeline.verification.comparison import Verification, verify
-from tailer.pipeline.verification.repair import repair
-from tailer.pipeline.verification.versions import GoneVersions, OpenAt, verify_all
+from tailer.pipeline.verification.comparison import GoneVersions, OpenAt, Verification, repair, verify, verify_all
 from tailer.sink import MirrorRows, Sink
 from tailer.start import Start, StartKind
 from tailer.stores.wakeup import TimerWake

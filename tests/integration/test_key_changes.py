@@ -25,7 +25,7 @@ from tailer.engine.local import LocalEngine
 from tailer.errors import SinkRejected
 from tailer.events import ChangeBatch, Gap
 from tailer.formats.delta.table import DeltaTableLog
-from tailer.pipeline.limits import Limits
+from tailer.pipeline.policy import Limits
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import SNAPSHOT_TASKS, Position
 from tailer.sink import Progress, Sink

@@ -17,7 +17,7 @@ from tailer.changelog.rules import PairingRules
 from tailer.config.tables import TableRef
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, LogCorrupt, LogRewritten, TableReplaced
-from tailer.pipeline.limits import Limits
+from tailer.pipeline.policy import Limits
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.sink import table_of
 from tailer.start import Start

@@ -34,8 +34,7 @@ from tailer.errors import (
 from tailer.events import Gap
 from tailer.formats.lance.rows import opened
 from tailer.formats.lance.table import dataset_id
-from tailer.pipeline.limits import Limits
-from tailer.pipeline.policy import OnDataLoss, Policy
+from tailer.pipeline.policy import Limits, OnDataLoss, Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import ChangePlan
 from tailer.start import Start

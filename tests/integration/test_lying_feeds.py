@@ -24,8 +24,7 @@ from tailer.config.tables import TableRef
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, FileVacuumed
 from tailer.formats.delta.log.listing import commit_name
-from tailer.pipeline.limits import Limits
-from tailer.pipeline.policy import ChangeSource, Policy
+from tailer.pipeline.policy import ChangeSource, Limits, Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import Position
 from tailer.sink import Progress, app_id_of

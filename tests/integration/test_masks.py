@@ -19,10 +19,10 @@ from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.equal_rows import row_index
 from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.changelog.rules import PairingRules
-from tailer.changelog.spill.preimages import SpilledPreimages
+from tailer.changelog.spill import SpilledPreimages
 from tailer.config.tables import TableRef
+from tailer.engine import Engine
 from tailer.engine.local import LocalEngine
-from tailer.engine.port import Engine
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.sink import Sink

@@ -28,7 +28,7 @@ from tailer.config.tables import configure_sink
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError
 from tailer.formats.delta.table import DeltaTableLog
-from tailer.pipeline.limits import Limits
+from tailer.pipeline.policy import Limits
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import TASKS, Position
 from tailer.progress.recorded import Recorded

@@ -28,7 +28,7 @@ from tailer.daemon.engines import Engines
 from tailer.daemon.fleet import fleet
 from tailer.daemon.runs import Run
 from tailer.engine.local import LocalEngine
-from tailer.pipeline.limits import Limits
+from tailer.pipeline.policy import Limits
 from tailer.pipeline.states import PipelineState
 from tailer.plan import Position
 from tests.support.tables.handwritten import HandwrittenTable

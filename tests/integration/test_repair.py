@@ -16,8 +16,7 @@ from deltalake import write_deltalake
 from tailer.engine.local import LocalEngine
 from tailer.errors import SinkRejected, SinkUnavailable
 from tailer.pipeline.policy import Policy
-from tailer.pipeline.verification.comparison import Rewritten, Verification, verify
-from tailer.pipeline.verification.repair import repair
+from tailer.pipeline.verification.comparison import Rewritten, Verification, repair, verify
 from tailer.sink import MirrorRows
 from tailer_sinks.sql.sink import SqlSink
 from tests.support.daemon.commands import Orders, tailer

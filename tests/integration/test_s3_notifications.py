@@ -15,8 +15,8 @@ from anyio import to_thread
 import tailer.stores.s3.notifications
 from tailer.config.tables import TableRef, open_files
 from tailer.engine.local import LocalEngine
-from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
+from tailer.pipeline.policy import Limits
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.start import Start
 from tailer.stores.s3 import S3Options

@@ -22,11 +22,10 @@ from pyspark.sql import DataFrame, SparkSession
 
 import tailer.spark
 from tailer.changelog.engine import ChangelogEngine
-from tailer.changelog.equal_rows.addressed_rows import MAX_ROWS, Wanted
+from tailer.changelog.equal_rows.comparable_values import MAX_ROWS, Wanted
 from tailer.changelog.equal_rows.fingerprints import BUCKETS, Fingerprints
 from tailer.changelog.equal_rows.row_index import RowIndex
-from tailer.changelog.rules import PairingRules, concerns
-from tailer.changelog.task_ids import renumbered
+from tailer.changelog.rules import PairingRules, concerns, renumbered
 from tailer.engine.local import LocalEngine
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.files.row_bitmaps import Bitmaps

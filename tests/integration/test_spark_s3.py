@@ -20,8 +20,8 @@ from tailer.config.pipelines import Settings
 from tailer.config.settings import load
 from tailer.config.tables import open_files
 from tailer.daemon.serve import serve
+from tailer.engine import Engine
 from tailer.engine.local import LocalEngine
-from tailer.engine.port import Engine
 from tailer.events import COMMIT_TIMESTAMP, COMMIT_VERSION
 from tailer.plan import ChangePlan
 from tailer.spark.engine.engine import SparkEngine

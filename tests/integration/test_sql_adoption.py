@@ -17,7 +17,7 @@ from tailer.events import ChangeBatch, Gap, SchemaChange
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.pipeline.verification.repair import repair
+from tailer.pipeline.verification.comparison import repair
 from tailer.plan import SNAPSHOT_TASKS, Position
 from tailer.sink import Progress
 from tailer.start import Start, StartKind

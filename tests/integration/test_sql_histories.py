@@ -19,8 +19,7 @@ from tailer.changelog.rules import PairingRules
 from tailer.engine.local import LocalEngine
 from tailer.errors import ChangesUnavailable, SinkRejected, TailerError
 from tailer.formats.delta.table import DeltaTableLog
-from tailer.pipeline.limits import Limits
-from tailer.pipeline.policy import Policy
+from tailer.pipeline.policy import Limits, Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.pipeline.verification.comparison import verify
 from tailer.start import Start, StartKind

@@ -15,9 +15,7 @@ from tailer.errors import SinkRejected
 from tailer.events import Gap
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.row_delivery import row_pipeline
-from tailer.pipeline.verification.comparison import Verification
-from tailer.pipeline.verification.repair import repair
-from tailer.pipeline.verification.versions import verify_all
+from tailer.pipeline.verification.comparison import Verification, repair, verify_all
 from tailer.plan import SNAPSHOT_TASKS, Position
 from tailer.sink import Progress
 from tailer.start import Start, StartKind

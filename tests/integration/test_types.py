@@ -21,7 +21,7 @@ from tailer.daemon.fleet.backfills import check_verb
 from tailer.engine.local import LocalEngine
 from tailer.errors import CommitUnknown, ConfigError, SinkUnavailable, TailerError
 from tailer.events import ChangeWord
-from tailer.pipeline.limits import Limits
+from tailer.pipeline.policy import Limits
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.start import Start
 from tailer.stores.wakeup import TimerWake

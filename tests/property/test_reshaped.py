@@ -16,8 +16,7 @@ import pytest
 
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.net_changes import net_changes
-from tailer.changelog.rules import PairingRules, concerns
-from tailer.changelog.task_ids import renumbered
+from tailer.changelog.rules import PairingRules, concerns, renumbered
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, SchemaChanged
 from tailer.events import CHANGE_TYPE, ChangeBatch

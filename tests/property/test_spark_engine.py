@@ -9,8 +9,8 @@ from pyspark.sql import SparkSession
 
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
+from tailer.engine import Engine
 from tailer.engine.local import LocalEngine
-from tailer.engine.port import Engine
 from tailer.plan import ChangePlan, Position
 from tailer.spark.engine.engine import SparkEngine
 from tailer.spark.engine.executors import Executors

@@ -26,7 +26,7 @@ import tailer
 import tailer.spark
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
-from tailer.engine.port import Engine
+from tailer.engine import Engine
 from tailer.errors import SchemaChanged
 from tailer.events import COMMIT_VERSION
 from tailer.pipeline.policy import Policy

@@ -22,7 +22,7 @@ from tailer.daemon.standby import standing_by
 from tailer.engine.local import LocalEngine
 from tailer.errors import SinkUnavailable
 from tailer.events import ChangeBatch, ControlEvent, Gap
-from tailer.pipeline.limits import Limits
+from tailer.pipeline.policy import Limits
 from tailer.pipeline.status import PipelineState, PipelineStatus
 from tailer.plan import SNAPSHOT_TASKS, TASKS, Position
 from tailer.sink import AtLeastOnceSink, Progress, Sink, SinkTransaction, SinkWrapper, TransactionWrapper

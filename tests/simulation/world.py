@@ -25,8 +25,7 @@ from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.tables import TableRef
 from tailer.daemon import control
-from tailer.pipeline.limits import Limits
-from tailer.pipeline.policy import OnDataLoss, Policy
+from tailer.pipeline.policy import Limits, OnDataLoss, Policy
 from tailer.pipeline.status import PipelineState, PipelineStatus
 from tailer.plan import Position
 from tailer.sink import AtLeastOnceSink, Sink

@@ -11,8 +11,8 @@ from pathlib import Path
 import anyio
 import pyarrow as pa
 
+from tailer.engine import Engine
 from tailer.engine.local import LocalEngine
-from tailer.engine.port import Engine
 from tailer.events import COMMIT_TIMESTAMP, ChangeBatch
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.plan import ChangePlan, Position, output_schema

@@ -11,13 +11,12 @@ from typing import Any, Final
 
 import anyio
 
+from tailer.engine import Engine
 from tailer.engine.local import LocalEngine
-from tailer.engine.port import Engine
 from tailer.events import ChangeBatch, ControlEvent
 from tailer.formats.delta.table import DeltaTableLog
-from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
-from tailer.pipeline.policy import Policy
+from tailer.pipeline.policy import Limits, Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import Position
 from tailer.sink import AtLeastOnceSink, Progress, Sink

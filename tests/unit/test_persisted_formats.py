@@ -17,8 +17,7 @@ import anyio
 import pyarrow as pa
 import pytest
 
-from tailer.changelog.rules import Carryovers, PairingRules
-from tailer.changelog.task_ids import check_reading, has_maps_in_order, renumbered
+from tailer.changelog.rules import Carryovers, PairingRules, check_reading, has_maps_in_order, renumbered
 from tailer.config.pipelines import PipelineSettings, TablePattern, Template
 from tailer.config.tables import TableRef
 from tailer.daemon.fleet.backfills import BackfillFile

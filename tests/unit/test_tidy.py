@@ -128,12 +128,12 @@ SINKS: Final = (
     ),
     (
         f"{OWN}.delta.mirror.changes",
-        f"{OWN}.delta.mirror.columns {OWN}.delta.mirror.past {OWN}.delta.spool tailer.changelog.spill.* {PORTS}",
+        f"{OWN}.delta.mirror.columns {OWN}.delta.mirror.past {OWN}.delta.spool tailer.changelog.spill {PORTS}",
         "duckdb pyarrow",
     ),
     (
         f"{OWN}.delta.mirror.verified_rows {OWN}.delta.mirror.stored_rows",
-        f"{OWN}.mirrors {OWN}.encoding.* {OWN}.delta.* tailer.changelog.spill.* {VARIANTS} {PORTS}",
+        f"{OWN}.mirrors {OWN}.encoding.* {OWN}.delta.* tailer.changelog.spill {VARIANTS} {PORTS}",
         "pyarrow",
     ),
     (
@@ -162,7 +162,7 @@ SINKS: Final = (
     (f"{OWN}.memory", f"{OWN} {PORTS}", "anyio msgspec pyarrow"),
     (
         f"{OWN}.sql.databases.duckdb_connection",
-        f"{OWN}.sql.* {OWN}.encoding.* tailer.changelog.spill.* {PORTS}",
+        f"{OWN}.sql.* {OWN}.encoding.* tailer.changelog.spill {PORTS}",
         "duckdb pyarrow",
     ),
     (f"{OWN}.sql.databases.postgresql", f"{OWN}.sql.* {OWN}.encoding.* {PORTS}", "psycopg pyarrow"),

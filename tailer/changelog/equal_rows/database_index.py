@@ -23,11 +23,10 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from tailer.changelog.equal_rows.addressed_rows import LEADING_COLUMNS, add_addresses
+from tailer.changelog.equal_rows.comparable_values import LEADING_COLUMNS, add_addresses
 from tailer.changelog.equal_rows.fingerprints import fingerprint_sql
 from tailer.changelog.equal_rows.port import Stopped
-from tailer.changelog.spill.directory import scratch_folder
-from tailer.changelog.spill.scratch_database import MEMORY_BYTES, open_database, spill_failure
+from tailer.changelog.spill import MEMORY_BYTES, open_database, scratch_folder, spill_failure
 from tailer.files.row_bitmaps import Bitmaps
 
 if TYPE_CHECKING:

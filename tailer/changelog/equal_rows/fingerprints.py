@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 from pyroaring import BitMap64
 
-from tailer.changelog.equal_rows.addressed_rows import LEADING_COLUMNS, Wanted
+from tailer.changelog.equal_rows.comparable_values import LEADING_COLUMNS, Wanted
 from tailer.events import ChangeBatch
 from tailer.files.row_bitmaps import Bitmaps, bitmap_of
 

@@ -17,8 +17,7 @@ from typing import Final
 import pyarrow as pa
 
 from tailer.changelog.equal_rows.fingerprints import BUCKETS, fingerprint_sql
-from tailer.changelog.spill.directory import scratch_folder
-from tailer.changelog.spill.scratch_database import MEMORY_BYTES, open_database, spill_failure
+from tailer.changelog.spill import MEMORY_BYTES, open_database, scratch_folder, spill_failure
 
 __all__ = ["Difference", "DifferenceKind", "KeyedDifference"]
 

@@ -12,8 +12,13 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.changelog.equal_rows.addressed_rows import LEADING_COLUMNS, add_addresses
-from tailer.changelog.equal_rows.comparable_values import has_bytes, most_bytes, row_bytes
+from tailer.changelog.equal_rows.comparable_values import (
+    LEADING_COLUMNS,
+    add_addresses,
+    has_bytes,
+    most_bytes,
+    row_bytes,
+)
 from tailer.files.row_bitmaps import Bitmaps, positions_of, span
 
 __all__ = ["FEW_BYTES", "FEW_ROWS", "MemoryIndex"]

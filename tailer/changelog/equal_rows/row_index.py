@@ -7,30 +7,36 @@ only compares few rows never imports DuckDB.
 Each comparison borrows an index of its own. So an error, a full disk or a cancellation in one comparison does not
 affect the others. Opening a database takes longer than comparing a few rows. So up to `MAX_IDLE` unused indexes stay
 open for the next comparison, for `IDLE_S` seconds.
+
+Comparisons run on worker threads, at most `AT_ONCE` of an event loop at a time; others wait in arrival order.
 """
 
 import atexit
 import os
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import chain
 from threading import Lock, Timer
 from typing import Final, TypeVar
 
+import anyio
 import pyarrow as pa
+from anyio import CapacityLimiter, lowlevel, to_thread
+from anyio.lowlevel import RunVar
 from typing_extensions import override
 
-from tailer.changelog.equal_rows.addressed_rows import Wanted
+from tailer.changelog.equal_rows.comparable_values import Wanted
 from tailer.changelog.equal_rows.database_index import DatabaseIndex
 from tailer.changelog.equal_rows.memory_index import FEW_ROWS, MemoryIndex
 from tailer.changelog.equal_rows.port import Stopped, TaskIndex
-from tailer.changelog.spill.scratch_database import MEMORY_BYTES
+from tailer.changelog.spill import MEMORY_BYTES
+from tailer.engine import background
 from tailer.events import ChangeBatch, ChangeType
 from tailer.files.row_bitmaps import Bitmaps
 from tailer.plan import ChangeTask
 from tailer.read.decoded_files import ReadTask
 
-__all__ = ["MAX_IDLE", "RowIndex", "borrowed_index", "close_idle"]
+__all__ = ["AT_ONCE", "MAX_IDLE", "RowIndex", "borrowed_index", "close_idle", "compare"]
 
 T = TypeVar("T")
 
@@ -252,3 +258,53 @@ def _expire(row_index: RowIndex) -> None:
     with _lock:
         if _idle.get(os.getpid(), {}).pop(row_index, None) is not None:
             row_index.close()
+
+
+AT_ONCE: Final = 4
+_limiter: Final[RunVar[CapacityLimiter]] = RunVar("comparisons")
+
+
+async def compare(work: Callable[[RowIndex], T]) -> T:
+    """Run `work` on a worker thread with a row index. On cancellation, stop the index and wait until `work` ends."""
+    cancellable = _CancellableWork()
+    if (limiter := _limiter.get(None)) is None:
+        _limiter.set(limiter := CapacityLimiter(AT_ONCE))
+    async with background() as group:
+        group.start_soon(cancellable.stop_when_cancelled)
+        try:
+            return await to_thread.run_sync(cancellable.run, work, limiter=limiter)
+        except Stopped:
+            await lowlevel.checkpoint()  # raises the cancellation that stopped it
+            raise
+
+
+class _CancellableWork:
+    """Runs work on one thread; another thread stops it, but only while it owns the row index."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._row_index: RowIndex | None = None
+        self._stopped = False
+
+    def run(self, work: Callable[[RowIndex], T]) -> T:
+        with borrowed_index() as row_index:
+            try:
+                self._set_row_index(row_index)
+                return work(row_index)
+            finally:
+                self._set_row_index(None)
+
+    async def stop_when_cancelled(self) -> None:
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with self._lock:
+                self._stopped = True
+                if self._row_index is not None:
+                    self._row_index.stop()
+
+    def _set_row_index(self, row_index: RowIndex | None) -> None:
+        with self._lock:
+            self._row_index = row_index
+            if row_index is not None and self._stopped:
+                row_index.stop()

@@ -17,7 +17,7 @@ import anyio
 import click
 from rich.filesize import decimal
 
-from tailer.engine.background import background
+from tailer.engine import background
 from tailer.errors import duration
 from tailer.pipeline.status import PipelineStatus
 

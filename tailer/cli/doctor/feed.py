@@ -13,10 +13,9 @@ from functools import partial
 from typing import Any, Final
 
 from tailer.changelog.carryovers import refine_range
-from tailer.changelog.comparison import compare
-from tailer.changelog.equal_rows.row_index import RowIndex
+from tailer.changelog.equal_rows.row_index import RowIndex, compare
 from tailer.changelog.rules import PairingRules
-from tailer.changelog.spill.bitmaps import SpilledBitmaps
+from tailer.changelog.spill import SpilledBitmaps
 from tailer.config.tables import TableRef
 from tailer.errors import ChangeError, ConfigError, TailerError, UnsupportedFeature, VersionGone
 from tailer.events import CHANGE_TYPE, ChangeType

@@ -16,7 +16,7 @@ from tailer.cli.display.display import Display, count, duration, size, versions
 from tailer.config.shapes import RangeOptions
 from tailer.config.tables import configure_sink
 from tailer.daemon.runs import Drainable, run_all
-from tailer.engine.background import background
+from tailer.engine import background
 from tailer.errors import ConfigError, SinkRejected
 from tailer.events import CHANGE_TYPE, EXPLAIN, METADATA_FIELDS, ChangeBatch, ChangeType, ControlEvent
 from tailer.pipeline.status import PipelineStatus

@@ -9,8 +9,7 @@ import anyio
 import click
 from typing_extensions import override
 
-from tailer.changelog.engine import ChangelogEngine
-from tailer.changelog.report import ChangelogReport
+from tailer.changelog.engine import ChangelogEngine, ChangelogReport
 from tailer.changelog.rules import Carryovers, concerns
 from tailer.cli.table_options import allow_root, choose_branch, choose_format, folders, places, table_ref
 from tailer.cli.tail.output import Output, Shown
@@ -18,13 +17,12 @@ from tailer.config.shapes import RangeOptions
 from tailer.config.tables import TableRef, open_files
 from tailer.daemon.logs import log_to_stderr
 from tailer.daemon.runs import Drainable
+from tailer.engine import Engine
 from tailer.engine.local import LocalEngine
-from tailer.engine.port import Engine
 from tailer.errors import ConfigError, did_you_mean
 from tailer.events import ChangeWord
-from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
-from tailer.pipeline.policy import ChangeSource
+from tailer.pipeline.policy import ChangeSource, Limits
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.progress.recorded import Recorded
 from tailer.sink import Progress, ProgressStore

@@ -25,7 +25,7 @@ import anyio
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.tables import find_location
 from tailer.daemon.runs import Stop, Work
-from tailer.engine.background import background
+from tailer.engine import background
 from tailer.errors import (
     ChangesUnavailable,
     DataCorrupt,

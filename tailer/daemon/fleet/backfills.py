@@ -20,9 +20,8 @@ from tailer.config.pipelines import PipelineSettings
 from tailer.config.shapes import Writers
 from tailer.errors import ConfigError
 from tailer.events import ChangeType
-from tailer.pipeline.backfill.between import BY_DRIVER, COMPLETE, RESNAPSHOT
 from tailer.pipeline.backfill.command import BackfillCommand
-from tailer.pipeline.backfill.delivery import backfill_plan
+from tailer.pipeline.backfill.delivery import BY_DRIVER, COMPLETE, RESNAPSHOT, backfill_plan
 from tailer.pipeline.status import PipelineStatus
 from tailer.sink import Demands, Sink
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, overload
 
-from tailer.changelog import report
+from tailer.changelog import engine
 from tailer.config.overlaps import conflict
 from tailer.config.pipelines import PipelineSettings, Settings
 from tailer.config.shapes import EngineKind, Writers
@@ -71,7 +71,7 @@ _FIXED: Final = (
     "engine",
     "spark",
 )
-_METRICS: Final = (*METRICS, *report.METRICS, BAD_VALUES)
+_METRICS: Final = (*METRICS, *engine.METRICS, BAD_VALUES)
 _SHOWN: Final = 10
 _KEYS: Final = {
     "metrics": "metrics, its token or one of its files",

@@ -15,8 +15,7 @@ from typing_extensions import override
 from tailer.errors import ConfigError, LogCorrupt, how_to_install
 from tailer.formats.inspection import TableInspector
 from tailer.formats.lance.refs import folder_of, parse_branch
-from tailer.formats.port import TableFormat
-from tailer.read.port import RowReader
+from tailer.formats.port import RowReader, TableFormat
 from tailer.stores.port import ObjectStore
 from tailer.table_log import TableLog
 

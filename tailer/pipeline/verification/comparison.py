@@ -1,28 +1,44 @@
-"""Verification: whether a mirror equals its source at the version where the mirror is.
+"""Verification: whether a mirror equals its source at the version where the mirror is, and its repair.
 
 The mirror is read as one state, with its version, so the daemon may go on meanwhile. Rows of the source are those of a
 snapshot of that version, with the pipeline's columns and condition, as the destination would hold them. Both are read
-once if they are equal, and twice if not (`tailer.changelog.equal_rows.keyed_difference`). A repair reads the source
-once more, and replaces the rows of the keys that differ.
+once if they are equal, and twice if not (`tailer.changelog.equal_rows.keyed_difference`). A history is also verified as
+of versions of its source: at most `_MOST` of those that the source still has.
+
+A repair reads the source once more, and replaces the rows of the keys that differ; then the mirror is verified again.
+If the pipeline commits between the moment when the mirror is read and its repair, nothing is changed, and the mirror is
+compared again.
 """
 
-from collections.abc import Callable
-from contextlib import closing
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, closing
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Final
 
 import pyarrow as pa
 from anyio import to_thread
 
 from tailer.changelog.equal_rows.keyed_difference import Difference, DifferenceKind, KeyedDifference
-from tailer.engine.port import Engine
-from tailer.errors import SinkRejected
+from tailer.engine import Engine
+from tailer.errors import ConfigError, FileVacuumed, SinkRejected, VersionGone
 from tailer.pipeline.policy import Policy
 from tailer.pipeline.verification.sides import Sides, Source
 from tailer.sink import MirrorRows, pipeline_of
+from tailer.start import Start, StartKind
 from tailer.table_log import TableLog
 
-__all__ = ["BeginStep", "Rewritten", "Verification", "VerificationStep", "verify"]
+__all__ = [
+    "GoneVersions",
+    "OpenAt",
+    "Rewritten",
+    "Verification",
+    "VerificationStep",
+    "repair",
+    "verify",
+    "verify_all",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +90,7 @@ class VerificationStep(StrEnum):
     COMMITTING = "committing the repair"
 
 
-BeginStep = Callable[[VerificationStep], None]
+_BeginStep = Callable[[VerificationStep], None]
 
 
 async def verify(
@@ -85,7 +101,7 @@ async def verify(
     limit: int,
     *,
     repairs: bool = False,
-    begin: BeginStep = lambda _: None,
+    begin: _BeginStep = lambda _: None,
 ) -> Verification:
     """Compare `mirror` with `table`. `policy`: of the pipeline. At most `limit` differences are returned.
 
@@ -136,7 +152,9 @@ def _with_differences(verification: Verification, difference: KeyedDifference, l
     return replace(verification, counts=counts, columns=columns, differences=first)
 
 
-async def _rewrite(sides: Sides, mirror: MirrorRows, difference: KeyedDifference, begin: BeginStep) -> Rewritten | None:
+async def _rewrite(
+    sides: Sides, mirror: MirrorRows, difference: KeyedDifference, begin: _BeginStep
+) -> Rewritten | None:
     """Replace the rows of the keys that differ by those of the source. None: the pipeline has committed meanwhile."""
     begin(VerificationStep.REWRITING)
     repair = await to_thread.run_sync(mirror.begin_repair)
@@ -159,3 +177,87 @@ async def _rewrite(sides: Sides, mirror: MirrorRows, difference: KeyedDifference
     await sides.read_source(add)
     begin(VerificationStep.COMMITTING)
     return Rewritten(keys, rows) if await to_thread.run_sync(repair.commit) else None
+
+
+ATTEMPTS: Final = 3
+
+_log = logging.getLogger(__name__)
+
+
+async def repair(
+    open_mirror: Callable[[], AbstractAsyncContextManager[MirrorRows]],
+    table: TableLog,
+    engine: Engine,
+    policy: Policy,
+    limit: int,
+    begin: _BeginStep = lambda _: None,
+) -> AsyncGenerator[Verification, None]:
+    """Yield each verification until one finds no difference, comes after a repair, or cannot be repaired.
+
+    If the last one differs and has the source's columns, either the repair of the one before it did not help, or the
+    pipeline has committed in each of `ATTEMPTS`. `begin`: see `verify`. Raises as `verify` and `open_mirror` do;
+    `ConfigError` for a log.
+    """
+    for attempt in range(1, ATTEMPTS + 1):
+        async with open_mirror() as mirror:
+            if not mirror.key:
+                reason = "is for a mirror, and this is a log of changes"
+                raise ConfigError("--repair", reason, "Deliver to a new table, under another name of the pipeline.")
+            verification = await verify(mirror, table, engine, policy, limit, repairs=True, begin=begin)
+        yield verification
+        if verification.is_equal or not verification.has_same_columns:
+            return
+        if verification.rewritten is not None:
+            async with open_mirror() as mirror:
+                yield await verify(mirror, table, engine, policy, limit, begin=begin)
+            return
+        if attempt < ATTEMPTS:
+            _log.warning("nothing was rewritten: the mirror was changed meanwhile; comparing again")
+
+
+_MOST: Final = 20
+
+OpenAt = Callable[[int | None], AbstractAsyncContextManager[MirrorRows]]
+
+
+@dataclass(frozen=True, slots=True)
+class GoneVersions:
+    """Versions that the history has, from `first` to `version`, and whose rows the source has no longer."""
+
+    first: int
+    version: int
+
+
+async def verify_all(
+    open_mirror: OpenAt, table: TableLog, engine: Engine, policy: Policy, limit: int, begin: _BeginStep
+) -> AsyncGenerator[Verification | GoneVersions, None]:
+    """Yield the verification of each version of a sample, oldest first: all versions if there are at most `_MOST`.
+
+    `open_mirror` opens a mirror as of a version. Raises as `verify` and `open_mirror` do, and the error of the last
+    version if the source has none of them any more.
+    """
+    async with open_mirror(None) as mirror:
+        newest, known_from = mirror.version, mirror.known_from
+    # A change can be read if the version before it is known.
+    readable = (await table.resolve(Start(StartKind.EARLIEST))).version
+    oldest, compared = min(max(known_from, readable - 1), newest), 0
+    for version in _sample(oldest, newest):
+        result = None
+        try:
+            async with open_mirror(version) as mirror:
+                result = await verify(mirror, table, engine, policy, limit, begin=begin)
+            compared += 1
+        except (VersionGone, FileVacuumed):
+            if version == newest and not compared:
+                raise
+        gone = known_from if version == oldest else version, version if result is None else version - 1
+        if gone[0] <= gone[1]:
+            yield GoneVersions(*gone)
+        if result is not None:
+            yield result
+
+
+def _sample(first: int, last: int) -> list[int]:
+    """Return the versions from `first` to `last`; if they are more than `_MOST`, so many, evenly spread."""
+    steps = min(_MOST, last - first + 1) - 1
+    return [first + (last - first) * step // steps for step in range(steps + 1)] if steps else [last]

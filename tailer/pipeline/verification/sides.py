@@ -1,7 +1,12 @@
-"""The two sides of a comparison: the rows of a source, and those of its mirror."""
+"""The two sides of a comparison: the rows of a source, and those of its mirror.
+
+The columns of a source have the names of a later version where the mirror is a history: renamed ones are renamed there
+in all states.
+"""
 
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
@@ -9,12 +14,13 @@ import pyarrow as pa
 from anyio import to_thread
 
 from tailer.changelog.equal_rows.keyed_difference import KeyedDifference
-from tailer.engine.port import Engine
+from tailer.engine import Engine
 from tailer.errors import TableReplaced
 from tailer.events import ChangeBatch, joined_rows
 from tailer.pipeline.policy import Policy
-from tailer.pipeline.verification.column_names import ColumnNames, delivered_columns, first_page, later_names
 from tailer.plan import ChangePlan
+from tailer.schema.changes import former_names
+from tailer.schema.columns import METADATA_NAMES
 from tailer.sink import MirrorRows, table_of
 from tailer.table_log import TableLog
 
@@ -27,6 +33,19 @@ _Take = Callable[[pa.RecordBatch], None]
 _TakeAll = Callable[[Sequence[pa.RecordBatch]], None]
 
 
+@dataclass(frozen=True, slots=True)
+class _ColumnNames:
+    """The columns of a version, each with its name in the mirror. `added`: those that came later, and are there."""
+
+    names: Mapping[str, str]
+    added: frozenset[str] = frozenset()
+
+    def lower(self) -> "_ColumnNames":
+        """Return the columns, with the names in lower case that the mirror has."""
+        names = {column: name.lower() for column, name in self.names.items()}
+        return _ColumnNames(names, frozenset(map(str.lower, self.added)))
+
+
 class Source:
     """The source at the mirror's version, by the `policy` of the pipeline."""
 
@@ -35,16 +54,16 @@ class Source:
         self._mirror = mirror
         self._policy = policy
 
-    async def columns(self) -> ColumnNames:
+    async def columns(self) -> _ColumnNames:
         """Return the columns of the source, with their names in the mirror. Raises `TableReplaced`."""
-        page = await first_page(self._table, self._mirror.version)
+        page = await _first_page(self._table, self._mirror.version)
         mirrored = table_of(self._mirror.app_id)
         if mirrored != page.table_id and mirrored not in await self._table.ids(-1):
             raise TableReplaced(self._table.uri, page.version, mirrored, page.table_id)
-        schema, later = delivered_columns(self._policy, page), self._mirror.columns_at
-        columns = ColumnNames({name: name for name in schema.names})
+        schema, later = _delivered_columns(self._policy, page), self._mirror.columns_at
+        columns = _ColumnNames({name: name for name in schema.names})
         if later is not None and later != page.version:
-            columns = await later_names(self._table, self._policy, page.version, schema, later)
+            columns = await _later_names(self._table, self._policy, page.version, schema, later)
         return columns.lower() if self._mirror.lower_names else columns
 
     async def plans(self) -> AsyncGenerator[ChangePlan, None]:
@@ -142,3 +161,47 @@ def _next_chunk(rows: Iterator[pa.RecordBatch]) -> list[pa.RecordBatch]:
         count += len(batch)
         size += batch.nbytes
     return chunk
+
+
+async def _first_page(table: TableLog, version: int) -> ChangePlan:
+    """Return the first plan of all rows of a version."""
+    async with aclosing(table.snapshot_plans(version)) as pages:
+        return await anext(pages)
+
+
+def _delivered_columns(policy: Policy, plan: ChangePlan) -> pa.Schema:
+    """Return the columns of the rows of a plan, without their metadata."""
+    return pa.schema([column for column in policy.shape(plan).schema if column.name not in METADATA_NAMES])
+
+
+async def _later_names(table: TableLog, policy: Policy, version: int, schema: pa.Schema, later: int) -> _ColumnNames:
+    """Return the name at version `later` of each column of `schema`, that of `version`: the last one if it is dropped.
+
+    Every commit between the two is read if a column was dropped there.
+    """
+    newest = _delivered_columns(policy, await _first_page(table, later))
+    names, dropped, before = _renamed(schema, newest), set[str](), schema
+    added = frozenset(newest.names).difference(names.values())
+    if all(name in names for name in schema.names):
+        return _ColumnNames(names, added)
+    names = {name: name for name in schema.names}
+    async with aclosing(_later_schemas(table, policy, version, later)) as schemas:
+        async for after in schemas:
+            renamed = _renamed(before, after)
+            dropped |= {column for column, name in names.items() if name not in renamed}
+            names |= {column: renamed[name] for column, name in names.items() if column not in dropped}
+            before = after
+    return _ColumnNames(names, added)
+
+
+def _renamed(before: pa.Schema, after: pa.Schema) -> dict[str, str]:
+    return {old: new for new, old in former_names(before, after).items()}
+
+
+async def _later_schemas(table: TableLog, policy: Policy, version: int, later: int) -> AsyncGenerator[pa.Schema, None]:
+    """Yield the schemas of the versions after `version`, up to `later`."""
+    await table.seek(version + 1)
+    while version < later and (plan := await table.next_plan()) is not None:
+        version = plan.version
+        if (schema := policy.shape_schema(plan.schema, table.uri, version)) is not None:
+            yield schema

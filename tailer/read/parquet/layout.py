@@ -14,11 +14,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tailer.plan import ChangeTask, RowTracking, TaskKind
-from tailer.read.matching import RowFilter
 from tailer.read.parquet.batch_sizes import ValueSizes
 from tailer.read.parquet.legacy_datetimes import OldCalendar, int96_paths
 from tailer.read.parquet.statistics import FileColumns
 from tailer.read.projection import Projection
+from tailer.read.selection import RowFilter
 
 if TYPE_CHECKING:
     from tailer.shape.condition import Condition

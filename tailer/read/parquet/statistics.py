@@ -21,10 +21,9 @@ import pyarrow.parquet as pq
 
 from tailer.errors import DataCorrupt
 from tailer.plan import ChangeTask
-from tailer.read.log_statistics import shows_values
 from tailer.read.parquet.file_fields import FileFields
 from tailer.read.parquet.footer import ChunkStatistics, Footer
-from tailer.read.pruning import fields_of, partition_range, paths_of
+from tailer.read.pruning import fields_of, partition_range, paths_of, shows_values
 from tailer.schema.columns import CHAR, DEFAULT, ColumnRange, Ranges, physical_name, widens
 
 __all__ = ["FileColumns", "group_ranges"]

@@ -14,8 +14,8 @@ from typing import Final
 import pyarrow as pa
 from anyio import CancelScope, to_thread
 
-from tailer.changelog.spill.bitmaps import SpilledBitmaps
-from tailer.engine.port import Engine
+from tailer.changelog.spill import SpilledBitmaps
+from tailer.engine import Engine
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, DeletionVectorRef, Position, Refinement
 from tailer.read.data_files import LOCAL, DataFiles

@@ -14,7 +14,7 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as sql
 
-from tailer.changelog.equal_rows.addressed_rows import MAX_ROWS
+from tailer.changelog.equal_rows.comparable_values import MAX_ROWS
 from tailer.changelog.equal_rows.fingerprints import BUCKETS, SUMS
 from tailer.files.row_bitmaps import WORD_BITS
 

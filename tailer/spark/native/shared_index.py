@@ -29,7 +29,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import ArrayType, BinaryType, BooleanType, IntegerType, LongType, StructField, StructType
 from typing_extensions import override
 
-from tailer.changelog.equal_rows.addressed_rows import Wanted
+from tailer.changelog.equal_rows.comparable_values import Wanted
 from tailer.changelog.equal_rows.fingerprints import SUMS, Fingerprints
 from tailer.changelog.equal_rows.port import TaskIndex
 from tailer.changelog.equal_rows.row_index import RowIndex

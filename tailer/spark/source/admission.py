@@ -15,8 +15,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from itertools import accumulate
 
-from tailer.changelog.rules import PairingRules, concerns
-from tailer.changelog.task_ids import check_reading, renumbered
+from tailer.changelog.rules import PairingRules, check_reading, concerns, renumbered
 from tailer.errors import ConfigError, TableReplaced, TailerError, VersionAhead
 from tailer.events import SchemaChange
 from tailer.formats.rows import file_of, row_groups

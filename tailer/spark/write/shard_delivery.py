@@ -23,16 +23,14 @@ import pyarrow as pa
 from anyio import to_thread
 from typing_extensions import override
 
-from tailer.changelog.report import ChangelogReport
-from tailer.changelog.rules import PairingRules, check_key, concerns
-from tailer.changelog.task_ids import check_reading, renumbered
+from tailer.changelog.engine import ChangelogReport
+from tailer.changelog.rules import PairingRules, check_key, check_reading, concerns, renumbered
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.tables import open_files
 from tailer.errors import ConfigError, TailerError
 from tailer.pipeline.delivery import Delivery, ResumePoint, VersionRange
-from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
-from tailer.pipeline.policy import OnDataLoss, PlanReport
+from tailer.pipeline.policy import Limits, OnDataLoss, PlanReport
 from tailer.pipeline.polling import Polling
 from tailer.pipeline.retention import VacuumWatch
 from tailer.pipeline.retry import Retries

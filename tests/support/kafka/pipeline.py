@@ -16,8 +16,7 @@ from tailer.config.shapes import Writers
 from tailer.config.tables import TableRef
 from tailer.engine.local import LocalEngine
 from tailer.formats.delta.table import DeltaTableLog
-from tailer.pipeline.limits import Limits
-from tailer.pipeline.policy import Policy
+from tailer.pipeline.policy import Limits, Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.pipeline.status import PipelineStatus
 from tailer.shards.resharding import Layout, UndividedSink

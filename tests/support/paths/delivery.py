@@ -18,8 +18,8 @@ from tailer.changelog.rules import PairingRules
 from tailer.config.shapes import AHEAD_BYTES
 from tailer.config.tables import TableRef, open_files
 from tailer.engine.local import LocalEngine
-from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
+from tailer.pipeline.policy import Limits
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.pipeline.status import PipelineStatus
 from tailer.start import Start

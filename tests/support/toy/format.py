@@ -18,11 +18,10 @@ from pyroaring import BitMap64
 from tailer.errors import ConfigError, FileVacuumed, LogCorrupt, ObjectNotFound, TailerError, VersionAhead, VersionGone
 from tailer.files.deletion_vector import inline
 from tailer.formats.inspection import PlanInspector, TableInspector
-from tailer.formats.port import TableFormat, TableNames
+from tailer.formats.port import RowReader, TableFormat, TableNames
 from tailer.formats.registry import no_table
 from tailer.plan import SNAPSHOT_TASKS, ChangePlan, ChangeTask, DeletionVectorRef, Regime, TaskKind
 from tailer.read import execute
-from tailer.read.port import RowReader
 from tailer.start import Start, StartKind, StartPoint
 from tailer.stores.port import ObjectStore, StoredObject
 from tailer.stores.wakeup import Wake

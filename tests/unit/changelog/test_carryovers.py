@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from tailer.changelog.carryovers import ChangelogCounts, refine, refine_range
 from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.changelog.rules import Carryovers, PairingRules, check_key, concerns
-from tailer.changelog.spill.bitmaps import SpilledBitmaps
-from tailer.changelog.spill.preimages import RUN_BYTES, SpilledPreimages
+from tailer.changelog.spill import RUN_BYTES, SpilledBitmaps, SpilledPreimages
 from tailer.errors import ConfigError, FileVacuumed
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch
 from tailer.plan import ChangePlan, ChangeTask, Regime, RowTracking, TaskKind

@@ -15,9 +15,8 @@ import anyio
 import pyarrow as pa
 import pytest
 
-from tailer.changelog.comparison import AT_ONCE, compare
 from tailer.changelog.equal_rows import row_index as matches_pool
-from tailer.changelog.equal_rows.row_index import MAX_IDLE, RowIndex, borrowed_index, close_idle
+from tailer.changelog.equal_rows.row_index import AT_ONCE, MAX_IDLE, RowIndex, borrowed_index, close_idle, compare
 from tailer.errors import FileVacuumed
 from tailer.events import ChangeBatch, ChangeType
 from tests.support.streams import become

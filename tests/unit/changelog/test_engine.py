@@ -17,8 +17,7 @@ from tailer.changelog.carryovers import ChangelogCounts, refine
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.equal_rows.port import Stopped
 from tailer.changelog.equal_rows.row_index import RowIndex, close_idle
-from tailer.changelog.rules import Carryovers, PairingRules
-from tailer.changelog.task_ids import renumbered
+from tailer.changelog.rules import Carryovers, PairingRules, renumbered
 from tailer.engine.local import LocalEngine
 from tailer.errors import ConfigError, FileVacuumed, StorageUnavailable
 from tailer.events import CHANGE_TYPE, ChangeBatch
@@ -261,7 +260,7 @@ async def test_a_disk_that_fails_in_the_middle_and_has_room_again(
     """Preimages are written while the result that orders them is still being read."""
     engine = ChangelogEngine(LocalEngine(1), BY_KEY)
     with monkeypatch.context() as patch:
-        patch.setattr("tailer.changelog.spill.preimages.SpilledPreimages.folder", Path("/nowhere"))
+        patch.setattr("tailer.changelog.spill.SpilledPreimages.folder", Path("/nowhere"))
         with pytest.raises(StorageUnavailable):
             await run(engine, plan)
     assert len(await run(engine, plan)) == 100 + 2 * 195

@@ -12,8 +12,8 @@ from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
 from tailer.config.shapes import EngineKind, SparkSettings
 from tailer.daemon.engines import SizedEngine, open_engines
+from tailer.engine import Engine
 from tailer.engine.local import LocalEngine
-from tailer.engine.port import Engine
 from tailer.errors import ConfigError
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, Position, Regime

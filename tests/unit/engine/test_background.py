@@ -5,7 +5,7 @@ import anyio.lowlevel
 import pytest
 from anyio.abc import TaskStatus
 
-from tailer.engine.background import background
+from tailer.engine import background
 from tailer.errors import SinkUnavailable
 
 pytestmark = pytest.mark.anyio

@@ -9,9 +9,8 @@ import anyio
 import pyarrow as pa
 import pytest
 
-from tailer.engine.background import background
+from tailer.engine import Engine, background
 from tailer.engine.look_ahead import LookAhead, PrefetchedBatches
-from tailer.engine.port import Engine
 from tailer.errors import LogCorrupt
 from tailer.events import ChangeBatch
 from tailer.plan import ChangePlan, ChangeTask, FragmentRef, Position, Regime, TaskKind

@@ -18,9 +18,8 @@ from tailer.errors import ConfigError, FileVacuumed, SinkFenced, VersionGone
 from tailer.events import ChangeBatch, Gap
 from tailer.formats.delta.table import DeltaTableLog
 from tailer.pipeline.backfill.command import BackfillCommand, BackfillPhase
-from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
-from tailer.pipeline.policy import OnDataLoss, Policy
+from tailer.pipeline.policy import Limits, OnDataLoss, Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.pipeline.status import PipelineState, PipelineStatus
 from tailer.plan import SNAPSHOT_TASKS, Position

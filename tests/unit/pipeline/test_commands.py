@@ -9,8 +9,7 @@ from tailer.engine.local import LocalEngine
 from tailer.errors import ChangesUnavailable, FileVacuumed
 from tailer.events import Gap
 from tailer.formats.delta.table import DeltaTableLog
-from tailer.pipeline.limits import Limits
-from tailer.pipeline.policy import OnDataLoss, Policy
+from tailer.pipeline.policy import Limits, OnDataLoss, Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.pipeline.status import PipelineStatus
 from tailer.plan import Position

@@ -26,9 +26,8 @@ from tailer.errors import (
 )
 from tailer.events import ChangeBatch, ControlEvent
 from tailer.formats.delta.table import DeltaTableLog
-from tailer.pipeline.limits import Limits
 from tailer.pipeline.loop import Pipeline
-from tailer.pipeline.policy import Policy
+from tailer.pipeline.policy import Limits, Policy
 from tailer.pipeline.row_delivery import row_pipeline
 from tailer.pipeline.status import PipelineState, PipelineStatus
 from tailer.plan import Position

@@ -11,10 +11,9 @@ import anyio.lowlevel
 import pyarrow as pa
 import pytest
 
-from tailer.engine.background import background
+from tailer.engine import Engine, background
 from tailer.engine.local import LocalEngine
 from tailer.engine.look_ahead import AHEAD_BYTES, PrefetchedBatches
-from tailer.engine.port import Engine
 from tailer.errors import FileVacuumed, StorageUnavailable
 from tailer.events import ChangeBatch, joined_rows
 from tailer.formats.delta.table import DeltaTableLog

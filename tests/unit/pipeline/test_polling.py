@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailer.pipeline.limits import Limits
+from tailer.pipeline.policy import Limits
 from tailer.pipeline.polling import Polling
 from tailer.stores.wakeup import TimerWake
 

@@ -11,10 +11,9 @@ import pyarrow as pa
 import pytest
 
 import tailer.engine.look_ahead
-from tailer.engine.background import background
+from tailer.engine import Engine, background
 from tailer.engine.local import LocalEngine
 from tailer.engine.look_ahead import PrefetchedBatches
-from tailer.engine.port import Engine
 from tailer.errors import FileVacuumed, SinkFenced, SinkRejected, SinkUnavailable
 from tailer.events import ChangeBatch, Gap, SchemaChange, joined_rows
 from tailer.formats.delta.table import DeltaTableLog

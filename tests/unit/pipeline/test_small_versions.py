@@ -20,8 +20,8 @@ import tailer.engine.look_ahead
 import tailer.pipeline.sink_writer
 from tailer.changelog.engine import ChangelogEngine
 from tailer.changelog.rules import PairingRules
+from tailer.engine import Engine
 from tailer.engine.local import LocalEngine
-from tailer.engine.port import Engine
 from tailer.errors import FileVacuumed, SinkRejected, SinkUnavailable, TailerError
 from tailer.events import ChangeBatch, ControlEvent, Gap, SchemaChange
 from tailer.pipeline.policy import OnDataLoss, OnSchemaChange, Policy

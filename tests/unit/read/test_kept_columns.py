@@ -10,8 +10,7 @@ import pytest
 from tailer.changelog.carryovers import refine
 from tailer.changelog.equal_rows.row_index import RowIndex
 from tailer.changelog.rules import PairingRules
-from tailer.changelog.spill.bitmaps import SpilledBitmaps
-from tailer.changelog.spill.preimages import SpilledPreimages
+from tailer.changelog.spill import SpilledBitmaps, SpilledPreimages
 from tailer.errors import ScratchUnavailable
 from tailer.events import CHANGE_TYPE, ChangeBatch
 from tailer.plan import ChangePlan, DeletionVectorRef, Refinement, Regime, RowTracking, TaskKind

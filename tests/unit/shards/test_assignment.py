@@ -18,8 +18,8 @@ from tailer.changelog.rules import PairingRules
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.shapes import Writers
 from tailer.config.tables import TableRef
+from tailer.engine import Engine
 from tailer.engine.local import LocalEngine
-from tailer.engine.port import Engine
 from tailer.errors import ConfigError
 from tailer.events import ChangeBatch
 from tailer.formats.delta.table import DeltaTableLog

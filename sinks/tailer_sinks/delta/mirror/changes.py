@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailer.changelog.spill.directory import scratch_folder
-from tailer.changelog.spill.scratch_database import open_database
+from tailer.changelog.spill import open_database, scratch_folder
 from tailer.errors import SinkUnavailable, TailerError
 from tailer_sinks.delta.mirror.columns import reshaped
 from tailer_sinks.delta.mirror.past import DELETE, DELETED, GONE, INSERT, LATER, NOTHING, UPDATE, Past, Times

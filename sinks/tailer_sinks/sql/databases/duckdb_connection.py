@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from typing_extensions import override
 
-from tailer.changelog.spill.directory import scratch_folder
-from tailer.changelog.spill.scratch_database import open_database
+from tailer.changelog.spill import open_database, scratch_folder
 from tailer.errors import CommitUnknown, SinkError, SinkRejected, SinkUnavailable
 from tailer_sinks.sql.databases.dialect import Connection, UniqueViolationError, first_line
 from tailer_sinks.sql.databases.duckdb import DAYS, MICROS

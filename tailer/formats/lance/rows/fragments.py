@@ -22,10 +22,10 @@ from tailer.files import deletion_vector
 from tailer.files.row_bitmaps import positions_of, span
 from tailer.formats.lance.rows.columns import ROW_ID, Columns
 from tailer.formats.lance.rows.opened import SmallFile, names_file, open_dataset, open_small_file
+from tailer.formats.port import RowReader
 from tailer.plan import ChangeTask, DeletionVectorRef, FragmentRef, TaskKind
 from tailer.read.data_files import Files, check_task
 from tailer.read.parquet.batch_sizes import MAX_ROWS
-from tailer.read.port import RowReader
 from tailer.read.projection import repeated, stamps
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyroaring import BitMap64
 
-from tailer.changelog.equal_rows.addressed_rows import MAX_ROWS, Wanted
+from tailer.changelog.equal_rows.comparable_values import MAX_ROWS, Wanted
 from tailer.changelog.equal_rows.fingerprints import BUCKETS, Fingerprints
 from tailer.events import METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.files.row_bitmaps import Bitmaps

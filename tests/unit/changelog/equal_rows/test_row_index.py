@@ -26,7 +26,7 @@ from tailer.changelog.equal_rows.database_index import DatabaseIndex
 from tailer.changelog.equal_rows.memory_index import FEW_BYTES, FEW_ROWS, MemoryIndex
 from tailer.changelog.equal_rows.port import Stopped
 from tailer.changelog.equal_rows.row_index import RowIndex
-from tailer.changelog.spill.scratch_database import open_database, spill_failure
+from tailer.changelog.spill import open_database, spill_failure
 from tailer.errors import FileVacuumed, StorageUnavailable
 from tailer.events import METADATA_FIELDS, ChangeBatch, ChangeType
 from tailer.files.row_bitmaps import Bitmaps, bitmap_of
@@ -786,7 +786,7 @@ def test_stopped_while_answers_come(monkeypatch: pytest.MonkeyPatch) -> None:
         matches.stop()
         return bitmap_of(rows)
 
-    monkeypatch.setattr("tailer.changelog.equal_rows.addressed_rows.bitmap_of", stopping)
+    monkeypatch.setattr("tailer.changelog.equal_rows.comparable_values.bitmap_of", stopping)
     with pytest.raises(Stopped):
         matches.unmatched()
     assert len(calls) < 6

@@ -13,15 +13,13 @@ import pytest
 from pyroaring import BitMap64
 
 from tailer.changelog.equal_rows.database_index import DatabaseIndex
-from tailer.changelog.spill.bitmaps import SpilledBitmaps
-from tailer.changelog.spill.directory import scratch_folder
-from tailer.changelog.spill.preimages import SpilledPreimages
+from tailer.changelog.spill import SpilledBitmaps, SpilledPreimages, scratch_folder
 from tailer.errors import Retry, ScratchUnavailable
 from tailer.formats.delta.checkpoints.sorted_runs import SpillingSort
 
 PROGRAM = """
 import os, signal, sys
-from tailer.changelog.spill.directory import scratch_folder
+from tailer.changelog.spill import scratch_folder
 
 folder = scratch_folder()
 (folder / "much").write_bytes(bytes(1000))

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from pyroaring import BitMap64
 
-from tailer.changelog.spill.preimages import SpilledPreimages
+from tailer.changelog.spill import SpilledPreimages
 from tailer.events import CHANGE_TYPE, METADATA_FIELDS, ChangeBatch
 
 SCHEMA = pa.schema([("id", pa.int64()), ("text", pa.string()), *METADATA_FIELDS])

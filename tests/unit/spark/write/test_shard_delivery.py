@@ -8,8 +8,7 @@ import pyarrow as pa
 import pytest
 from anyio import to_thread
 
-from tailer.changelog.engine import ChangelogEngine
-from tailer.changelog.report import ChangelogReport
+from tailer.changelog.engine import ChangelogEngine, ChangelogReport
 from tailer.changelog.rules import Carryovers, PairingRules
 from tailer.config.pipelines import PipelineSettings
 from tailer.config.shapes import Writers
