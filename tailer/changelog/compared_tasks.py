@@ -128,7 +128,12 @@ class ComparedTasks:
         `null_keys`: whether nulls in keys are equal. `in_place`: whether images that lie side by side may stay in
         their tasks, as `tailer.changelog.carryovers.refine` says.
         """
-        whole = [index for index in self._columns.comparable() if self._keeps_all(index)]
+        # Those that are delivered in all columns of their own.
+        whole = [
+            index
+            for index in self._columns.comparable()
+            if self._exactly or dropped_column(self._columns.by_task[index], self._columns.latest) is None
+        ]
         tracked = set(self._tracked())
         by_key = self._pair(whole, key, _PLAIN, null_keys)
         by_id = self._pair([index for index in whole if index in tracked], _ROW_ID, _PLAIN)
@@ -202,14 +207,11 @@ class ComparedTasks:
     def join(self, preimages: SpilledPreimages) -> None:
         """Move the paired preimages from their tasks to `preimages`."""
         postimages = {self._tasks[index].index: rows for index, rows in self._postimages.items() if rows}
+        images = (batch.rows for task in self._preimage_tasks() for batch in self._rows.read(task))
         with closing(self._row_index.partner_ranks()) as ranks:
-            preimages.keep(self._images(), ranks, postimages)
+            preimages.keep(images, ranks, postimages)
         _merge(self.dropped, self._preimages)
         self._preimages = {}
-
-    def _images(self) -> Iterator[pa.RecordBatch]:
-        for task in self._preimage_tasks():
-            yield from (batch.rows for batch in self._rows.read(task))
 
     def _preimage_tasks(self) -> Iterator[ChangeTask]:
         """Yield the tasks of the paired preimages, in the columns of the last version."""
@@ -252,10 +254,6 @@ class ComparedTasks:
         dropped = {index: rows - left.get(index, BitMap64()) for index, rows in positions.items()}
         _merge(self.dropped, dropped)
         return sum(map(len, dropped.values()))
-
-    def _keeps_all(self, index: int) -> bool:
-        """Return whether the columns in which the rows are delivered include all of their own."""
-        return self._exactly or dropped_column(self._columns.by_task[index], self._columns.latest) is None
 
     def _has_both(self, indices: Iterable[int]) -> bool:
         tasks = [self._tasks[index] for index in indices]

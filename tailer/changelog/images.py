@@ -52,15 +52,11 @@ def count_side_by_side(batches: Iterable[ChangeBatch], null_keys: bool) -> int |
             return None
         before, after = (rows.slice(offset, others).filter(is_before.slice(0, others)) for offset in (0, 1))
         keys = range(rows.num_columns - len(METADATA_FIELDS))
-        if not all(_are_equal(before[key], after[key], null_keys) for key in keys):
+        if not all(before[key].equals(after[key]) and (null_keys or before[key].null_count == 0) for key in keys):
             return None
         pairs += before.num_rows
         waiting = rows.slice(others) if is_before[others].as_py() else None
     return pairs if waiting is None else None
-
-
-def _are_equal(some: pa.Array, others: pa.Array, null_keys: bool) -> bool:
-    return bool(some.equals(others)) and (null_keys or some.null_count == 0)
 
 
 def before_preimage(after: Position | None) -> Position | None:

@@ -150,7 +150,9 @@ def renumbered(plan: ChangePlan, rules: PairingRules, after: Position | None = N
     reading = _reading(plan, rules, in_order=not has_maps)
     if after is not None and _is_inside(plan, after):
         former = {_reading(plan, rules, in_order=True)}
-        former |= set() if _changes_columns(plan) or plan.compared else {_old_reading(plan, rules)}
+        keeps_columns = all(schema.equals(plan.schema, check_metadata=True) for schema in _schemas(plan))
+        if keeps_columns and not plan.compared:
+            former.add(1 + crc32(_old_text(plan.schema.names, rules).encode()) % _READINGS)
         reading = after.task // TASKS if after.task // TASKS in former else reading
     tasks = tuple(replace(task, index=task.index % TASKS + reading * TASKS) for task in plan.tasks)
     return replace(plan, tasks=tasks)
@@ -186,11 +188,6 @@ def has_maps_in_order(plan: ChangePlan) -> bool:
     return any(0 < task.index // TASKS <= 2 * _READINGS for task in plan.tasks[:1])
 
 
-def _changes_columns(plan: ChangePlan) -> bool:
-    """Return whether rows of the version have other columns than the table has after it."""
-    return not all(schema.equals(plan.schema, check_metadata=True) for schema in _schemas(plan))
-
-
 def _has_map(kind: pa.DataType) -> bool:
     return bool(pa.types.is_map(kind)) or any(_has_map(kind.field(index).type) for index in range(kind.num_fields))
 
@@ -221,10 +218,6 @@ def _reading(plan: ChangePlan, rules: PairingRules, in_order: bool) -> int:
             text[name] = shape.text
     canonical = json.dumps(text, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
     return (1 if in_order else 2) * _READINGS + 1 + crc32(canonical.encode("ascii")) % _READINGS
-
-
-def _old_reading(plan: ChangePlan, rules: PairingRules) -> int:
-    return 1 + crc32(_old_text(plan.schema.names, rules).encode()) % _READINGS
 
 
 def _old_text(columns: list[str], rules: PairingRules) -> str:

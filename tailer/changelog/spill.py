@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     import duckdb
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -215,22 +215,16 @@ RUN_BYTES: Final = 16 * 2**20
 _RANK: Final = "rank"
 
 
-@dataclass(frozen=True, slots=True)
-class _Run:
-    """A file of preimages. Its last column is the rank of the postimage, ascending."""
+def _read_run(path: str, first: int, end: int) -> pa.RecordBatch:
+    """Read the preimages of the postimages with ranks from `first` to before `end` from a run.
 
-    path: str
-
-    def between(self, first: int, end: int) -> pa.RecordBatch:
-        """Read the preimages of the postimages with ranks from `first` to before `end`.
-
-        The file is mapped only while they are in use, because mapped pages count as memory.
-        """
-        with _translated(), pa.memory_map(self.path) as source:
-            rows = pa.ipc.open_file(source).get_batch(0)
-        ranks = rows[_RANK]
-        start, stop = (bisect_left(range(len(ranks)), rank, key=lambda at: ranks[at].as_py()) for rank in (first, end))
-        return rows.slice(start, stop - start)
+    Its last column is the rank, ascending. It is mapped only while they are in use: mapped pages count as memory.
+    """
+    with _translated(), pa.memory_map(path) as source:
+        rows = pa.ipc.open_file(source).get_batch(0)
+    ranks = rows[_RANK]
+    start, stop = (bisect_left(range(len(ranks)), rank, key=lambda at: ranks[at].as_py()) for rank in (first, end))
+    return rows.slice(start, stop - start)
 
 
 class SpilledPreimages(_SpillFolder):
@@ -239,7 +233,7 @@ class SpilledPreimages(_SpillFolder):
     def __init__(self, run_bytes: int = RUN_BYTES) -> None:
         super().__init__()
         self._run_bytes = run_bytes
-        self._runs: list[_Run] = []
+        self._runs: list[str] = []  # files
         self._postimages: Bitmaps = {}
         self._before: dict[int, int] = {}
         self._row_bytes = 0  # largest average of a run
@@ -293,17 +287,14 @@ class SpilledPreimages(_SpillFolder):
 
     def _with_images(self, batch: ChangeBatch, indices: Sequence[int], rank: int) -> ChangeBatch:
         """Insert preimages before the rows at `indices`, the first of which is the postimage with `rank`."""
-        rows = pa.concat_batches([batch.rows, self._between(rank, rank + len(indices))])
+        runs = pa.concat_batches([_read_run(path, rank, rank + len(indices)) for path in self._runs])
+        images = runs.take(pc.sort_indices(runs[_RANK])).drop_columns([_RANK])
+        rows = pa.concat_batches([batch.rows, images])
         # A row's key is twice its index; a preimage's key is one less than that of its postimage.
         keys = [*range(0, 2 * len(batch), 2), *(2 * place - 1 for place in indices)]
         order = pc.sort_indices(pa.array(keys, pa.int64()))
         positions = pa.concat_arrays([batch.row_index, batch.row_index.take(pa.array(indices, pa.int64()))])
         return replace(batch, rows=rows.take(order), row_index=positions.take(order), kind=None)
-
-    def _between(self, first: int, end: int) -> pa.RecordBatch:
-        """Read the preimages of the postimages with ranks from `first` to before `end`, in rank order."""
-        rows = pa.concat_batches([run.between(first, end) for run in self._runs])
-        return rows.take(pc.sort_indices(rows[_RANK])).drop_columns([_RANK])
 
     def _write(self, batches: Sequence[pa.RecordBatch]) -> None:
         rows = pa.concat_batches(batches)
@@ -312,7 +303,7 @@ class SpilledPreimages(_SpillFolder):
         path = str(self.folder / f"{len(self._runs)}.arrow")
         with _translated(), pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, rows.schema) as writer:
             writer.write_batch(rows)
-        self._runs.append(_Run(path))
+        self._runs.append(path)
 
 
 class _Ranks:

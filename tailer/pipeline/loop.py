@@ -109,7 +109,8 @@ class Pipeline:
             return await self._session()
         except TailerError as error:
             if isinstance(error, SinkError | EngineUnavailable | LogError | ChangeError):
-                await self._look_in_vain()
+                with anyio.move_on_after(_LOOK_BACK_S), suppress(TailerError):  # the backlog grows
+                    self._retries.status.note_table(await self._table.latest(), self._table.retention_ms)
             if self._loss.is_news(error):
                 self._retries.status.note_error(error)
                 return False
@@ -224,8 +225,9 @@ class Pipeline:
         if self._table.state_id is not None:
             await tell_key(session.sink, self._table, point.version - 1)
         table_id = self._table.state_id
-        if table_id is not None:
-            await self._check_lineage(session.table_id, table_id, point.version)
+        followed = session.table_id
+        if table_id is not None and followed not in (None, table_id) and followed not in await self._table.ids(-1):
+            raise TableReplaced(self._table.uri, point.version, followed or "", table_id)
         if not point.fresh:
             await self._table.check_delivered(point.last_begun)
         # A delivery that announces nothing needs the columns before only to refuse a change of them.
@@ -249,11 +251,6 @@ class Pipeline:
         is_empty = self._start.kind is StartKind.VERSION and last is not None and point.version > last
         return is_empty or self._start.kind in (StartKind.LATEST, StartKind.TAG)
 
-    async def _check_lineage(self, followed: str | None, current: str, version: int) -> None:
-        """Raise `TableReplaced` if the log belongs to another table than the one being delivered."""
-        if followed not in (None, current) and followed not in await self._table.ids(-1):
-            raise TableReplaced(self._table.uri, version, followed or "", current)
-
     async def _wait(self, session: Session, latest: int, has_progress: bool) -> None:
         """Commit what is open, up to the version `latest`, then wait for a new one."""
         await session.commit()
@@ -270,11 +267,6 @@ class Pipeline:
             is_over = not until_beat.cancelled_caught
         self._polling.was_woken = time.monotonic() < ends_s
         self._retries.status.note_step()
-
-    async def _look_in_vain(self) -> None:
-        """Report the newest version after an attempt that has failed: the backlog grows."""
-        with anyio.move_on_after(_LOOK_BACK_S), suppress(TailerError):
-            self._retries.status.note_table(await self._table.latest(), self._table.retention_ms)
 
     async def _look_back(self, versions: VersionRange) -> None:
         """Report the length and age of the backlog from time to time, while there is one."""

@@ -176,9 +176,27 @@ class RowSession(TakesCommands, Session):
 
     @override
     async def deliver(self, versions: VersionRange, after: Position | None) -> None:
+        """May end after any of the versions once the pipeline is stopping."""
         plans, rows = await self._ahead.read(versions.plans, after)
+        first, left = plans[0], plans
         try:
-            await self._deliver_versions(plans, rows, after)
+            if after is not None and after.version == first.version:
+                begun = [task for task in first.tasks if task.index % TASKS <= after.task % TASKS]
+                if any(task.schema is first.schema for task in begun):
+                    self._writer.schema = first.schema  # announced with rows that were delivered already
+            self._check_schema(first)
+            for plan in plans:
+                self._note_plan(plan)
+            while batches := await self._next(rows):
+                rest, left = await self._writer.write(batches, left, self._is_stopping)
+                if rest:
+                    return
+            for plan in plans[len(plans) - len(left) : rows.whole]:
+                await self._writer.close_version(plan)
+                if self._is_stopping():
+                    return
+            if rows.error is not None:
+                raise rows.error
         finally:
             rows.stop()
 
@@ -219,57 +237,29 @@ class RowSession(TakesCommands, Session):
         parts = own.name, own.table, own.sink, own.engine, own.policy, own.limits, own.retries
         return await BackfillDelivery(*parts, progress, self._group).deliver(backfills, command)
 
-    async def _deliver_versions(
-        self, plans: Sequence[ChangePlan], rows: PrefetchedBatches, after: Position | None
-    ) -> None:
-        """Deliver `rows`, those of `plans` after `after`, and close the versions.
-
-        May end after any of them once the pipeline is stopping.
-        """
-        first, left = plans[0], plans
-        if after is not None and after.version == first.version:
-            begun = [task for task in first.tasks if task.index % TASKS <= after.task % TASKS]
-            if any(task.schema is first.schema for task in begun):
-                self._writer.schema = first.schema  # announced with rows that were delivered already
-        self._check_schema(first)
-        for plan in plans:
-            self._report.note(plan)
-            self._delivery.retries.status.on_plan(plan)
-        while batches := await self._next(rows):
-            rest, left = await self._writer.write(batches, left, self._is_stopping)
-            if rest:
-                return
-        for plan in plans[len(plans) - len(left) : rows.whole]:
-            await self._writer.close_version(plan)
-            if self._is_stopping():
-                return
-        if rows.error is not None:
-            raise rows.error
-
     async def _deliver_pages(self, plan: ChangePlan, rest: AsyncIterator[ChangePlan], after: Position | None) -> bool:
         """Deliver the rows after `after` of a snapshot: its page `plan`, then the `rest`. Return False if stopped."""
-        while await self._deliver_rows(plan, self._read(plan, after), may_stop=self.sink.splits_snapshots):
-            more = await anext(rest, None)
-            if more is None:
+        while True:
+            rows = PrefetchedBatches(self._group, self._engine, [plan], after)
+            self._note_plan(plan)
+            try:
+                while batches := await self._next(rows):
+                    if self.sink.splits_snapshots and self._is_stopping():
+                        return False
+                    await self._writer.write(batches, [plan])
+                if rows.error is not None:
+                    raise rows.error
+            finally:
+                rows.stop()
+            page = await anext(rest, None)
+            if page is None:
                 await self._writer.close_version(plan)
                 return True
-            plan = self._shape(more)
-        return False
+            plan = self._shape(page)
 
-    async def _deliver_rows(self, plan: ChangePlan, rows: PrefetchedBatches, *, may_stop: bool = False) -> bool:
-        """Deliver `rows` of `plan`. Return False if stopped before the end (`may_stop`)."""
+    def _note_plan(self, plan: ChangePlan) -> None:
         self._report.note(plan)
         self._delivery.retries.status.on_plan(plan)
-        try:
-            while batches := await self._next(rows):
-                if may_stop and self._is_stopping():
-                    return False
-                await self._writer.write(batches, [plan])
-            if rows.error is not None:
-                raise rows.error
-        finally:
-            rows.stop()
-        return True
 
     async def _next(self, rows: PrefetchedBatches) -> Sequence[ChangeBatch]:
         """Return the next batches, none at the end, and note how long they took."""
@@ -278,10 +268,6 @@ class RowSession(TakesCommands, Session):
         self._delivery.retries.status.backlog.read_s += time.monotonic() - asked_s
         self._note_step()
         return batches
-
-    def _read(self, plan: ChangePlan, after: Position | None = None) -> PrefetchedBatches:
-        """Begin to read the rows of `plan`, which is shaped, after `after`."""
-        return PrefetchedBatches(self._group, self._engine, [plan], after)
 
     def _check_schema(self, plan: ChangePlan) -> None:
         """Raise `SchemaChanged` if `plan` has other columns than were delivered last and the policy forbids that."""

@@ -107,7 +107,8 @@ class SinkWriter:
 
         Return the plans that are not closed, and the batches left where `may_end` says so between two versions.
         """
-        batches = _chosen(batches, self._types) if self._types else batches
+        if self._types:  # what a position leaves open behind these rows is left out again later
+            batches = [chosen for batch in batches if len(chosen := batch.of_types(self._types))]
         ends = False  # whether it is between two versions
         while batches and not (ends and may_end()):
             plan = plans[0]
@@ -247,13 +248,25 @@ class SinkWriter:
         if changes and self._position is not None and self._position.closes_version:
             # The versions before the change are delivered even if the sink refuses it.
             await self.commit()
-        if changes and self._sink.demands.whole:
-            _check_restored(plan, before, schema)
+        is_restore = bool(changes) and self._sink.demands.whole and plan.operation == "RESTORE"
+        if is_restore and (column := dropped_column(schema, before)) is not None:
+            reason = f"RESTORE brought column {column} back, with values that no change reports"
+            raise ChangesUnavailable(plan.table, plan.version, reason)
         transaction = await self._open(plan.table_id, plan.version, before)
         self.schema = schema
         if changes:
             _log.info("%s: version %d changes the schema: %s", self._name, plan.version, "; ".join(changes))
-            await transaction.announce(_schema_change(plan, before, schema, changes))
+            change = SchemaChange(
+                plan.table_id,
+                plan.version,
+                plan.timestamp_ms,
+                output_schema(before),
+                output_schema(schema),
+                changes,
+                former_names(before, schema),
+                renewed(before, schema)[0],
+            )
+            await transaction.announce(change)
         return transaction
 
     async def _open(self, table_id: str, version: int, schema: pa.Schema) -> SinkTransaction:
@@ -291,31 +304,6 @@ class SinkWriter:
             position = None if progress is None else progress.position
             reason = f"{former.app_id} is at {position} now, and this instance had seen {former.position}"
             raise SinkUnavailable(self._sink.name, reason)
-
-
-def _schema_change(plan: ChangePlan, before: pa.Schema, after: pa.Schema, changes: tuple[str, ...]) -> SchemaChange:
-    return SchemaChange(
-        plan.table_id,
-        plan.version,
-        plan.timestamp_ms,
-        output_schema(before),
-        output_schema(after),
-        changes,
-        former_names(before, after),
-        renewed(before, after)[0],
-    )
-
-
-def _check_restored(plan: ChangePlan, before: pa.Schema, after: pa.Schema) -> None:
-    """Raise `ChangesUnavailable` where RESTORE brings a column back: no change reports its values in unchanged rows."""
-    if plan.operation == "RESTORE" and (column := dropped_column(after, before)) is not None:
-        reason = f"RESTORE brought column {column} back, with values that no change reports"
-        raise ChangesUnavailable(plan.table, plan.version, reason)
-
-
-def _chosen(batches: Sequence[ChangeBatch], types: frozenset[str]) -> Sequence[ChangeBatch]:
-    """Return the rows of these types. What a position leaves open behind them is left out again later."""
-    return [chosen for batch in batches if len(chosen := batch.of_types(types))]
 
 
 def _end_of(batch: ChangeBatch) -> Position:

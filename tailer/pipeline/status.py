@@ -101,10 +101,6 @@ _HELD: Final = {
 }
 
 
-def _ignore(_start: StartPoint, _last: int | None) -> None:
-    """Tell nobody."""
-
-
 class PipelineStatus:
     """The status of the pipeline `name`. One thread notes; any thread may read.
 
@@ -127,7 +123,8 @@ class PipelineStatus:
         self.command: OnDataLoss | None = None  # of an operator, not obeyed yet
         self.active: Active | None = None  # where several instances run it
         self.on_command: Callable[[], object] = bool  # ends the wait for a version
-        self.on_start: Callable[[StartPoint, int | None], object] = _ignore  # of a new stream, with its last version
+        # Of a new stream, with its last version.
+        self.on_start: Callable[[StartPoint, int | None], object] = lambda _start, _last: None
         self.on_plan: Callable[[ChangePlan], object] = bool  # whose rows come next
         self.has_answer = self.waits = False  # of the table and of the sink; for a version, or for the table
         self._clock = clock
@@ -179,7 +176,23 @@ class PipelineStatus:
     @property
     def hint(self) -> str:
         """The operator's next step; empty where there is none."""
-        return _hint(self.name, self.state, self.fault if self._failing else None, self.retry_at_s)
+        fault = self.fault if self._failing else None
+        match self.state:
+            case PipelineState.RETRYING:
+                return "" if fault is None else fault.hint
+            case PipelineState.WAITING:
+                return (
+                    "It begins by itself when the table is there. If the table exists, correct `table` of the pipeline."
+                )
+            case PipelineState.PAUSED:
+                return f"`tailer resume {shlex.quote(self.name)}` continues from the sink's progress."
+            case PipelineState.STOPPED if fault is not None:
+                if self.retry_at_s is not None:
+                    return f"{fault.hint} It begins again by itself.".strip()
+                # Hints of sinks and of settings say what to mend, and leave the rest to the one who mended it.
+                again = f"`tailer resume {shlex.quote(self.name)}` begins it again."
+                return fault.hint if "`tailer re" in fault.hint else f"{fault.hint} {again}".strip()
+        return ""
 
     @property
     def is_draining(self) -> bool:
@@ -343,8 +356,10 @@ class PipelineStatus:
         self._note_change(before)
 
     def _note_success(self, now_s: float) -> None:
-        if self.fault is not None:
-            self.fault = _ended(self.name, self.fault, now_s)
+        if (fault := self.fault) is not None and not fault.is_over:
+            failed_s = duration(now_s - fault.since_s)
+            _log.info("%s: works again after %s; it had failed with: %s", self.name, failed_s, fault)
+            self.fault = replace(fault, is_over=True)
         self._failing, self._progressed_s = False, now_s
         _SUCCESS.set(self.name, now_s)
 
@@ -352,29 +367,3 @@ class PipelineStatus:
         self._moved_s = self._clock()
         if self.state is not before:
             self._since_s = self._moved_s
-
-
-def _ended(name: str, fault: Fault, now_s: float) -> Fault:
-    """Return the last error of the pipeline `name`, which is over now; log it, unless it was over before."""
-    if fault.is_over:
-        return fault
-    _log.info("%s: works again after %s; it had failed with: %s", name, duration(now_s - fault.since_s), fault)
-    return replace(fault, is_over=True)
-
-
-def _hint(name: str, state: PipelineState, fault: Fault | None, retry_at_s: float | None) -> str:
-    """Return the operator's next step for the pipeline `name`. `fault`: of its last attempt."""
-    match state:
-        case PipelineState.RETRYING:
-            return "" if fault is None else fault.hint
-        case PipelineState.WAITING:
-            return "It begins by itself when the table is there. If the table exists, correct `table` of the pipeline."
-        case PipelineState.PAUSED:
-            return f"`tailer resume {shlex.quote(name)}` continues from the sink's progress."
-        case PipelineState.STOPPED if fault is not None:
-            if retry_at_s is not None:
-                return f"{fault.hint} It begins again by itself.".strip()
-            # Hints of sinks and of settings say what to mend, and leave the rest to the one who mended it.
-            again = f"`tailer resume {shlex.quote(name)}` begins it again."
-            return fault.hint if "`tailer re" in fault.hint else f"{fault.hint} {again}".strip()
-    return ""

@@ -33,7 +33,7 @@ from tailer.read.parquet.batch_sizes import MAX_ROWS, BatchSizes
 from tailer.read.parquet.footer import FEW_BYTES, Footer, RowGroupRanges
 from tailer.read.parquet.layout import ConditionLayout, layout_of
 from tailer.read.parquet.legacy_datetimes import open_as_binary
-from tailer.read.parquet.statistics import group_ranges
+from tailer.read.parquet.statistics import GroupRanges
 from tailer.read.projection import stamps
 from tailer.read.selection import CHANGE_FILES, Batches, ChangedRows, Selection, rows_of_changes
 
@@ -261,7 +261,7 @@ class _OpenFile:
         """Return whether rows of a row group may fulfil the condition, by what the footer says of their values."""
         if self.task.stats == HELD and self._file.num_row_groups == 1:
             return True
-        return condition.where.may_hold(group_ranges(condition.noted, self._file, self._footer, group))
+        return condition.where.may_hold(GroupRanges(condition.noted, self._file, self._footer, group))
 
     def _ranges(self, groups: Sequence[int]) -> RowGroupRanges | None:
         if self._read_ahead is None:
@@ -284,7 +284,8 @@ class _OpenFile:
             is_worth_a_look = self._looks_first and is_large and has_others
         if not is_worth_a_look:
             return True
-        is_touched = self.selection.touches(self._first_columns(group, rows), self.row_filter, wanted)
+        first, filtered = self._first_columns(group, rows), self.row_filter
+        is_touched = any(len(self.selection.fulfilling(batch, at_row, filtered, wanted)) for batch, at_row in first)
         self._looks_first = not is_touched
         return is_touched
 

@@ -52,15 +52,13 @@ class RowFilter:
 
         `position`: of the first row of the batch in the file. Raises as `Projection.apply` and `Condition.mask` do.
         """
-        mask = self.mask(batch, position) if len(indices) == batch.num_rows else self._taken(batch, indices, position)
+        rows = self._rows(batch, position)
+        mask = self._condition.mask(rows if len(indices) == batch.num_rows else rows.take(indices))
         return indices if mask.false_count == 0 else indices.filter(mask)
 
     def mask(self, batch: pa.RecordBatch, position: int) -> pa.BooleanArray:
         """Return which rows of the batch fulfil the condition. Raises as `fulfilling`."""
         return self._condition.mask(self._rows(batch, position))
-
-    def _taken(self, batch: pa.RecordBatch, indices: pa.Array, position: int) -> pa.BooleanArray:
-        return self._condition.mask(self._rows(batch, position).take(indices))
 
     def _rows(self, batch: pa.RecordBatch, position: int) -> pa.RecordBatch:
         if not self._schema:
@@ -133,7 +131,10 @@ class _Rows:
         following = (False, False)
         if after is not None and len(after.fulfils):
             following = after.postimages[0].as_py(), after.fulfils[0].as_py()
-        next_post, next_fulfils = map(_shifted, (self.postimages, self.fulfils), following)
+        next_post, next_fulfils = (
+            pa.concat_arrays([values[1:], pa.array([last])])[: len(values)]
+            for last, values in zip(following, (self.postimages, self.fulfils), strict=True)
+        )
         before_pre, before_fulfils = (
             pa.concat_arrays([pa.array([first]), values[:-1]])[: len(values)]
             for first, values in zip(self._last, (self.preimages, self.fulfils), strict=True)
@@ -157,11 +158,6 @@ class _Rows:
 
 _NOTED_TYPES: Final = (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE, ChangeType.UPDATE_POSTIMAGE)
 _NO_BITS: Final = pa.array([], pa.bool_())
-
-
-def _shifted(values: pa.Array, last: bool) -> pa.Array:
-    """Return for each row the value of the next one; `last` for the last row."""
-    return pa.concat_arrays([values[1:], pa.array([last])])[: len(values)]
 
 
 CHANGE_FILES: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
@@ -192,10 +188,6 @@ class Selection:
         """Select no other rows of a change file than `rows`, whatever their change types are."""
         self._include = rows.kept if self._include is None else self._include & rows.kept
         self._single = rows.single
-
-    def touches(self, batches: Batches, row_filter: RowFilter | None, wanted: range) -> bool:
-        """Return whether any row of `batches` is selected; these have all columns that decide about that."""
-        return any(len(self.fulfilling(batch, position, row_filter, wanted)) for batch, position in batches)
 
     def fulfilling(self, batch: pa.RecordBatch, position: int, row_filter: RowFilter | None, wanted: range) -> pa.Array:
         """Return the indices of the selected rows of a batch, the first of whose rows is at `position`.
@@ -305,12 +297,8 @@ def _replaced(types: pa.Array, names: Mapping[ChangeType, ChangeType]) -> pa.Arr
 
 def _indices(positions: BitMap64, start: int) -> pa.Array:
     """Positions as indices relative to `start`."""
-    return pc.subtract(positions_of(positions), _int64(start))
-
-
-def _int64(value: int) -> pa.Scalar:
     # Given a plain number, Arrow looks for numpy first, every time; where there is none that takes longer than the sum.
-    return pa.scalar(value, pa.int64())
+    return pc.subtract(positions_of(positions), pa.scalar(start, pa.int64()))
 
 
 @cache

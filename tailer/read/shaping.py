@@ -248,16 +248,15 @@ def _before(plan: ChangePlan, parse: Callable[[_Columns], T], latest: T, columns
         return parse(_Columns(columns))
     except ConfigError as error:
         fields = restated(columns, latest.fields)
-        compares_alike = all(map(_compares_alike, fields, latest.fields))
+        compares_alike = all(
+            collations(one) == collations(other) and char_lengths(one) == char_lengths(other)
+            for one, other in zip(fields, latest.fields, strict=False)
+        )
         if not compares_alike or not restates(pa.struct(list(columns)), pa.struct(list(latest.fields))):
             reason = f"for rows that version {plan.version} of {plan.table} deletes, with the types before it: "
             remedy = "Write it with CAST, so that it fits the types before and after, or start after that version."
             raise ConfigError(error.where, f"{reason}{error.reason}", remedy) from error
         return replace(latest, fields=fields)
-
-
-def _compares_alike(one: pa.Field, other: pa.Field) -> bool:
-    return collations(one) == collations(other) and char_lengths(one) == char_lengths(other)
 
 
 def _named(schema: pa.Schema, columns: pa.Schema | None) -> pa.Schema:

@@ -40,7 +40,12 @@ class ComparedColumns:
         indices: list[int] = []
         for plan in plans:
             indices += _append_schemas(chain, plan)
-        schemas = identified(map(_own, chain) if own else chain)
+        if own:
+            chain = [
+                pa.schema([column for column in schema if ROW_TRACKING not in (column.metadata or {})])
+                for schema in chain
+            ]
+        schemas = identified(chain)
         every = united(schemas) if len(schemas) > 1 else schemas[-1]
         whole = all(dropped_column(schema, schemas[-1]) is None for schema in schemas)
         return cls(tuple(schemas[index] for index in indices), schemas[-1], every, whole)
@@ -126,7 +131,3 @@ def _append_schemas(chain: list[pa.Schema], plan: ChangePlan) -> list[int]:
 
 def _same(one: pa.Schema, other: pa.Schema) -> bool:
     return one is other or bool(one.equals(other, check_metadata=True))
-
-
-def _own(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([column for column in schema if ROW_TRACKING not in (column.metadata or {})])

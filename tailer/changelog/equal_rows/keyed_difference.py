@@ -188,7 +188,8 @@ class KeyedDifference:
         """Return the indices of those of `keys`, at least one, that differ."""
         numbered = pa.table([*keys.columns, pa.array(range(len(keys)))], [*self._key, "number"])
         with self._registered(numbered):
-            return _numbers(self._database.execute(_FIND.format(**self._prints)).fetchall())
+            records = self._database.execute(_FIND.format(**self._prints)).fetchall()
+            return pa.array([number for (number,) in records], pa.int64())
 
     def _total(self) -> None:
         """Reduce the sums to one for each bucket that differs."""
@@ -225,7 +226,3 @@ def _difference(source: dict[str, str | None] | None, mirror: dict[str, str | No
     if source is not None and mirror is not None:
         return Difference(DifferenceKind.DIFFERENT, source, mirror)
     return Difference(DifferenceKind.UNEXPECTED if source is None else DifferenceKind.MISSING, source, mirror)
-
-
-def _numbers(records: Sequence[tuple[int]]) -> pa.Array:
-    return pa.array([number for (number,) in records], pa.int64())

@@ -52,10 +52,6 @@ class BackfillPhase(StrEnum):
 Keep = Callable[[BackfillCommand | None], None]
 
 
-def _forget(_command: BackfillCommand | None) -> None:
-    """Keep nothing."""
-
-
 class Backfills:
     """The backfills of a pipeline: one at a time. One thread writes; any thread may read.
 
@@ -72,7 +68,7 @@ class Backfills:
         self.files_done = self.rows = 0
         self.error: Exception | None = None
         self.ended_s = 0.0
-        self._keep: Keep = _forget
+        self._keep: Keep = lambda _command: None
         self._lock = Lock()
 
     def restore(self, command: BackfillCommand | None, keep: Keep) -> None:

@@ -88,7 +88,11 @@ class BackfillDelivery:
         Raises what table, engine and sink raise.
         """
         assert command.version is not None, "decided by `Backfills.begin`"
-        backfills.files, backfills.files_done = await self._count(command), 0
+        files = 0
+        async with aclosing(self.table.snapshot_plans(command.version)) as pages:
+            async for page in pages:
+                files += len(backfill_plan(page, command, self.policy).tasks)
+        backfills.files, backfills.files_done = files, 0
         async with aclosing(self.table.snapshot_plans(command.version)) as pages:
             plan = backfill_plan(await anext(pages), command, self.policy)
             progress = await self.sink.progress(app_id_of(backfill_name(self.name, command.id), plan.table_id))
@@ -100,15 +104,6 @@ class BackfillDelivery:
                 reason = f"a part of its backfill was delivered with another where, select or columns: {after}"
                 raise ConfigError(self.name, reason, "Give the command again.")
             return await self._write(backfills, command, plan, pages, progress)
-
-    async def _count(self, command: BackfillCommand) -> int:
-        """Return how many files the backfill reads."""
-        assert command.version is not None, "decided by `Backfills.begin`"
-        files = 0
-        async with aclosing(self.table.snapshot_plans(command.version)) as pages:
-            async for page in pages:
-                files += len(backfill_plan(page, command, self.policy).tasks)
-        return files
 
     async def _write(
         self,
@@ -139,7 +134,8 @@ class BackfillDelivery:
                 try:
                     while batches := await writer.next_batches(rows):
                         self.retries.status.note_step()
-                        if self._ends(backfills, command):
+                        is_stopped = self.sink.splits_snapshots and self.retries.is_stopping()
+                        if is_stopped or backfills.command is not command:
                             await writer.salvage()
                             return False
                         await writer.write(batches, [plan])
@@ -160,11 +156,6 @@ class BackfillDelivery:
                     await writer.commit()
                     return True
                 plan = backfill_plan(page, command, self.policy)
-
-    def _ends(self, backfills: Backfills, command: BackfillCommand) -> bool:
-        """Return whether it is to end before its last row: it is cancelled, or stopped where the sink allows that."""
-        is_stopped = self.sink.splits_snapshots and self.retries.is_stopping()
-        return is_stopped or backfills.command is not command
 
     async def _confirm(self, position: Position | None) -> None:
         """Raise if the version has changed since it was planned, or if another instance has delivered something."""

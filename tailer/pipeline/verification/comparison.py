@@ -125,7 +125,7 @@ async def verify(
     sides = Sides(source, mirror, engine, shared, ours.names)
     with closing(KeyedDifference(shared, mirror.key or shared)) as difference:
         begin(VerificationStep.COMPARING)
-        source_rows, mirror_rows = await sides.add_to(difference)
+        source_rows, mirror_rows = await sides.read_both(difference.add)
         verification = Verification(mirror.version, mirror.key, source_rows=source_rows, mirror_rows=mirror_rows)
         if not await to_thread.run_sync(difference.begin_second_pass):
             return verification
@@ -137,7 +137,7 @@ async def verify(
             remedy = "Deliver to a new table, whose log has one name for each column."
             raise SinkRejected(pipeline_of(mirror.app_id), reason, remedy)
         begin(VerificationStep.FINDING)
-        await sides.keep_in(difference)
+        await sides.read_both(difference.keep)
         verification = await to_thread.run_sync(_with_differences, verification, difference, limit)
         return (
             replace(verification, rewritten=await _rewrite(sides, mirror, difference, begin))

@@ -13,7 +13,6 @@ from typing import Final
 import pyarrow as pa
 from anyio import to_thread
 
-from tailer.changelog.equal_rows.keyed_difference import KeyedDifference
 from tailer.engine import Engine
 from tailer.errors import TableReplaced
 from tailer.events import ChangeBatch, joined_rows
@@ -88,27 +87,18 @@ class Sides:
         self._columns = list(columns)
         self._names = names
 
-    async def add_to(self, difference: KeyedDifference) -> tuple[int, int]:
-        """Add all rows to a comparison. Return how many the source has, and the mirror."""
-        return await self._read_both(difference.add)
+    async def read_both(self, take: Callable[..., None]) -> tuple[int, int]:
+        """Give all rows to `take` (`KeyedDifference.add`, `keep`), those of the source as the mirror would hold them.
 
-    async def keep_in(self, difference: KeyedDifference) -> None:
-        """Let the second pass of a comparison, which has begun, keep the rows that it needs."""
-        await self._read_both(difference.keep)
+        Return how many the source has, and the mirror.
+        """
 
-    async def _read_both(self, take: Callable[..., None]) -> tuple[int, int]:
-        source_rows = await self.read_source(self._as_stored(partial(take, is_source=True)))
-        return source_rows, await self._read_mirror(take)
-
-    def _as_stored(self, take: _TakeAll) -> _Take:
-        """Return what gives rows of the source to `take` as the mirror would hold them, in chunks."""
-
-        def give(rows: pa.RecordBatch) -> None:
+        def take_stored(rows: pa.RecordBatch) -> None:
             stored = self._mirror.as_stored(rows)
             while chunk := _next_chunk(stored):
-                take([batch.select(self._columns) for batch in chunk])
+                take([batch.select(self._columns) for batch in chunk], is_source=True)
 
-        return give
+        return await self.read_source(take_stored), await self._read_mirror(take)
 
     async def read_source(self, take: _Take) -> int:
         """Give all rows of the source to `take`, in chunks with the mirror's names. Return how many there are."""
@@ -185,8 +175,10 @@ async def _later_names(table: TableLog, policy: Policy, version: int, schema: pa
     if all(name in names for name in schema.names):
         return _ColumnNames(names, added)
     names = {name: name for name in schema.names}
-    async with aclosing(_later_schemas(table, policy, version, later)) as schemas:
-        async for after in schemas:
+    await table.seek(version + 1)
+    while version < later and (plan := await table.next_plan()) is not None:
+        version = plan.version
+        if (after := policy.shape_schema(plan.schema, table.uri, version)) is not None:
             renamed = _renamed(before, after)
             dropped |= {column for column, name in names.items() if name not in renamed}
             names |= {column: renamed[name] for column, name in names.items() if column not in dropped}
@@ -196,12 +188,3 @@ async def _later_names(table: TableLog, policy: Policy, version: int, schema: pa
 
 def _renamed(before: pa.Schema, after: pa.Schema) -> dict[str, str]:
     return {old: new for new, old in former_names(before, after).items()}
-
-
-async def _later_schemas(table: TableLog, policy: Policy, version: int, later: int) -> AsyncGenerator[pa.Schema, None]:
-    """Yield the schemas of the versions after `version`, up to `later`."""
-    await table.seek(version + 1)
-    while version < later and (plan := await table.next_plan()) is not None:
-        version = plan.version
-        if (schema := policy.shape_schema(plan.schema, table.uri, version)) is not None:
-            yield schema

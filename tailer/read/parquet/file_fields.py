@@ -42,17 +42,13 @@ def _is_bytes(kind: pa.DataType) -> bool:
     return bool(fixed or pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_binary_view(kind))
 
 
-def _is_small_unsigned(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_unsigned_integer(kind) and kind.bit_width < 64)
-
-
 # Besides what widens. Delta has no unsigned types: a table converted from Parquet has the next wider one, and
 # decimal(20,0) for the widest. Integers and decimals are checked by the cast. Text without its annotation is bytes in
 # the file, and is checked to be UTF-8. Bytes that the file annotates as text are bytes.
 _CASTS: Final[tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]], ...]] = (
     (pa.types.is_integer, pa.types.is_integer),
     (pa.types.is_unsigned_integer, pa.types.is_decimal),
-    (_is_small_unsigned, pa.types.is_float64),
+    (lambda kind: bool(pa.types.is_unsigned_integer(kind) and kind.bit_width < 64), pa.types.is_float64),
     (pa.types.is_decimal, pa.types.is_decimal),
     (pa.types.is_timestamp, pa.types.is_timestamp),
     (_is_text, _is_text),

@@ -166,12 +166,15 @@ def layout_of(task: ChangeTask, file: pq.ParquetFile) -> Layout:
     # A calendar names its file, so it is not kept. Nor is a large footer.
     may_keep = calendar is None and file.metadata.serialized_size <= _FOOTER_BYTES
     projection = _projection(task, file, calendar)
-    where = None if task.where is None or task.where.holds_always else task.where
-    condition = None if where is None else _condition_layout(task, where, file, calendar)
     columns, padded = list(projection.columns), dict(projection.padded)
-    if condition is not None:
-        columns = list(dict.fromkeys([*condition.projection.columns, *columns]))
-        padded |= condition.projection.padded
+    condition: ConditionLayout | None = None
+    if (where := task.where) is not None and not where.holds_always:
+        first = _projection(replace(task, schema=where.fields), file, calendar)
+        sizes = ValueSizes(file.schema, first.columns, first.padded)
+        noted = FileColumns(task, where.fields, file.schema_arrow, file.schema, is_old=calendar is not None)
+        condition = ConditionLayout(where, first, sizes, noted, RowFilter(where, first))
+        columns = list(dict.fromkeys([*first.columns, *columns]))
+        padded |= first.padded
     layout = Layout(projection, condition, ValueSizes(file.schema, columns, padded))
     if may_keep:
         _last.kept = _Kept(layout, task, _File.of(file))
@@ -181,12 +184,3 @@ def layout_of(task: ChangeTask, file: pq.ParquetFile) -> Layout:
 def _projection(task: ChangeTask, file: pq.ParquetFile, calendar: OldCalendar | None) -> Projection:
     arrow = file.schema_arrow
     return Projection(task, arrow, calendar, int96_paths(file.schema), with_uuids(arrow, file.schema))
-
-
-def _condition_layout(
-    task: ChangeTask, where: "Condition", file: pq.ParquetFile, calendar: OldCalendar | None
-) -> ConditionLayout:
-    projection = _projection(replace(task, schema=where.fields), file, calendar)
-    sizes = ValueSizes(file.schema, projection.columns, projection.padded)
-    noted = FileColumns(task, where.fields, file.schema_arrow, file.schema, is_old=calendar is not None)
-    return ConditionLayout(where, projection, sizes, noted, RowFilter(where, projection))

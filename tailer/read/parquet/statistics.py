@@ -24,9 +24,9 @@ from tailer.plan import ChangeTask
 from tailer.read.parquet.file_fields import FileFields
 from tailer.read.parquet.footer import ChunkStatistics, Footer
 from tailer.read.pruning import fields_of, partition_range, paths_of, shows_values
-from tailer.schema.columns import CHAR, DEFAULT, ColumnRange, Ranges, physical_name, widens
+from tailer.schema.columns import CHAR, DEFAULT, ColumnRange, physical_name, widens
 
-__all__ = ["FileColumns", "group_ranges"]
+__all__ = ["FileColumns", "GroupRanges"]
 
 SMALL_BYTES: Final = 2**15  # of a row group
 _ALL_NULL: Final = ColumnRange(None, None, may_have_values=False)
@@ -122,15 +122,12 @@ class FileColumns:
         return DataCorrupt(self._task.table, self._task.version, self._task.uri, reason)
 
 
-def group_ranges(columns: FileColumns, file: pq.ParquetFile, footer: Footer, group: int) -> Ranges:
-    """Return what is known of the columns of a table in a row group.
+class GroupRanges(Mapping[tuple[str, ...], ColumnRange]):
+    """The ranges of the columns of a table in a row group (`Ranges`), as far as they are known.
 
     Nothing is read before a column is asked for. Values of partition columns are those in the log.
     """
-    return _GroupRanges(columns, file, footer, group)
 
-
-class _GroupRanges(Mapping[tuple[str, ...], ColumnRange]):
     def __init__(self, columns: FileColumns, file: pq.ParquetFile, footer: Footer, group: int) -> None:
         self._columns = columns
         self._file = file

@@ -18,7 +18,7 @@ from tailer.read.execute import execute, open_footer, row_groups
 from tailer.read.parquet import statistics
 from tailer.read.parquet.footer import Footer
 from tailer.read.parquet.legacy_datetimes import OldCalendar
-from tailer.read.parquet.statistics import FileColumns, group_ranges
+from tailer.read.parquet.statistics import FileColumns, GroupRanges
 from tailer.read.pruning import LoggedColumns, paths_of
 from tailer.schema.columns import ColumnRange, Ranges
 
@@ -40,7 +40,7 @@ def ranges_of_groups(task: ChangeTask, fields: pa.Schema | None = None, files: F
     ):
         columns = columns_of(task, file, task.schema if fields is None else fields)
         footer = Footer(source)
-        return [dict(group_ranges(columns, file, footer, group)) for group in range(file.num_row_groups)]
+        return [dict(GroupRanges(columns, file, footer, group)) for group in range(file.num_row_groups)]
 
 
 def task_ranges(task: ChangeTask, fields: pa.Schema) -> Ranges:

@@ -13,7 +13,7 @@ from tailer.events import VARIANT
 from tailer.plan import add_row_ids
 from tailer.read.execute import open_footer
 from tailer.read.parquet.footer import ChunkStatistics, Footer
-from tailer.read.parquet.statistics import group_ranges
+from tailer.read.parquet.statistics import GroupRanges
 from tailer.schema.columns import CHAR, DEFAULT, FIELD_ID, PHYSICAL_NAME, ColumnRange, Ranges
 from tailer.schema.variant_paths import with_paths
 from tests.support.oracle.ranges import columns_of, ranges_of_groups
@@ -127,7 +127,7 @@ def test_small_groups_are_not_looked_at(tmp_path: Path) -> None:
         each = task(path, pa.schema([("a", LONG), ("b", LONG)]))
         with pa.OSFile(str(path)) as source, open_footer(each) as file:
             columns = columns_of(each, file, each.schema)
-            assert set(group_ranges(columns, file, Footer(source), 0)) == known
+            assert set(GroupRanges(columns, file, Footer(source), 0)) == known
 
 
 def test_groups_and_nulls(tmp_path: Path) -> None:
