@@ -20,29 +20,27 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, Self
 
-from tailer.errors import ScratchUnavailable
-
-if TYPE_CHECKING:
-    import duckdb
-from bisect import bisect_left
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
-
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from tailer.errors import ScratchUnavailable
 from tailer.events import ChangeBatch
 from tailer.files.deletion_vector import VERSION, encode
 from tailer.files.row_bitmaps import Bitmaps, positions_of, span
 from tailer.plan import DeletionVectorRef
+
+if TYPE_CHECKING:
+    import duckdb
 
 __all__ = [
     "MEMORY_BYTES",

@@ -69,7 +69,8 @@ class DataLoss:
         self._status = status
         self._undeliverable: UndeliverableVersion | None = None
         self._begins, self._table_id = 0, ""  # the first version of the session, and the table's id when it began
-        self._awaited = _Awaited(name)
+        self._awaited: tuple[type[TailerError], int | None] | None = None  # the loss that it waits to get past
+        self._said_s = 0.0
         self.due: Due | None = None
 
     @property
@@ -157,7 +158,7 @@ class DataLoss:
         version = version if self.due is None else self.due.number_of(version)
         # A second version that fails while getting past the first needs a person.
         if before is None or not (before.tried or (type(before.error), before.version) == (type(error), version)):
-            if not self._awaited.is_about(error):
+            if self._awaited != _loss(error):
                 _log.warning("%s: %s", self._name, error)
             self._undeliverable = UndeliverableVersion(error, version, table_id, lost, self._begins, fresh)
 
@@ -173,7 +174,9 @@ class DataLoss:
         missing = StateUnknown(self._table.uri, getattr(loss, "version", None) or 0, str(loss))
         if has_end:
             raise missing from error
-        self._awaited.say(loss, missing)
+        if self._awaited != _loss(loss) or time.monotonic() - self._said_s >= _REMIND_S:
+            _log.warning("%s: %s; waiting", self._name, missing)
+            self._awaited, self._said_s = _loss(loss), time.monotonic()
         self._undeliverable = None
         await self._wake.wait(self._poll_interval_s * _WAIT_POLLS)
         return True
@@ -331,25 +334,6 @@ class Due:
         """Return the version that is due where a version that fails is the first from there on, after a gap."""
         is_next = self.version < version and self.planned in (None, version)
         return self.version if is_next else version
-
-
-class _Awaited:
-    """The data loss that the pipeline `name` waits to get past. It is logged once, then every ten minutes."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._loss: tuple[type[TailerError], int | None] | None = None
-        self._said = 0.0
-
-    def is_about(self, error: TailerError) -> bool:
-        """Return whether `error` is about that data loss."""
-        return self._loss == _loss(error)
-
-    def say(self, error: TailerError, missing: StateUnknown) -> None:
-        """Log `missing`, the reason to wait for a way past `error`, unless it was logged recently."""
-        if not self.is_about(error) or time.monotonic() - self._said >= _REMIND_S:
-            _log.warning("%s: %s; waiting", self._name, missing)
-            self._loss, self._said = _loss(error), time.monotonic()
 
 
 def _loss(error: TailerError) -> tuple[type[TailerError], int | None]:

@@ -78,10 +78,6 @@ class ResumePoint:
         """The last version of which the sink has rows, or would have them if the version had any."""
         return self.version if self.after is not None and self.after.is_inside else self.version - 1
 
-    def after_snapshot(self) -> "ResumePoint":
-        """Return the place after the whole snapshot."""
-        return ResumePoint(self.version + 1, knows_columns=True)
-
 
 @dataclass(frozen=True, slots=True)
 class VersionRange:

@@ -159,7 +159,7 @@ class Pipeline:
             await tell_key(session.sink, self._table, point.version)
             if self._retries.is_stopping() or not await session.snapshot(point.version, point.after):
                 return None
-            point = point.after_snapshot()
+            point = ResumePoint(point.version + 1, knows_columns=True)
         await self._seek(session, point, last)
         return point
 

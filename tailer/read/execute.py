@@ -34,8 +34,8 @@ from tailer.read.parquet.footer import FEW_BYTES, Footer, RowGroupRanges
 from tailer.read.parquet.layout import ConditionLayout, layout_of
 from tailer.read.parquet.legacy_datetimes import open_as_binary
 from tailer.read.parquet.statistics import GroupRanges
-from tailer.read.projection import stamps
-from tailer.read.selection import CHANGE_FILES, Batches, ChangedRows, Selection, rows_of_changes
+from tailer.read.projection import CHANGE_FILES, stamps
+from tailer.read.selection import Batches, ChangedRows, Selection, rows_of_changes
 
 __all__ = [
     "execute",

@@ -34,7 +34,7 @@ from tailer.schema.variant_paths import path_of, source_of
 from tailer.variant import InvalidVariant, at_path, unshred
 from tailer.variant.nested import Change, Changes, changed
 
-__all__ = ["Projection", "repeated", "stamps"]
+__all__ = ["CHANGE_FILES", "Projection", "repeated", "stamps"]
 
 _TIMESTAMP: Final = METADATA_FIELDS[-1].type
 
@@ -50,7 +50,7 @@ class _Rows:
 
 _Column = Callable[[_Rows], pa.Array]
 _REWRITE: Final = "It is not guessed. Write the rows again with their types, and start after that version."
-_CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
+CHANGE_FILES: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
 
 
 class Projection:
@@ -83,7 +83,7 @@ class Projection:
         self.columns: list[str] = []
         self.padded: dict[str, int] = {}
         self.schema = output_schema(task.schema)
-        if task.kind in _CDC:
+        if task.kind in CHANGE_FILES:
             if file.names.count(CHANGE_TYPE) != 1 or not reads_as(file.field(CHANGE_TYPE).type, pa.string()):
                 raise self._corrupt(f"a change file must have one {CHANGE_TYPE} column, of text")
             self.columns.append(CHANGE_TYPE)
@@ -186,7 +186,7 @@ class Projection:
 
     def _tracked(self, field: pa.Field, there: "FileFields") -> _Column:
         """Return a row tracking column: from the file if it has a value for the row, else from the log."""
-        tracking = (None if self._task.kind in _CDC else self._task.tracking) or RowTracking()
+        tracking = (None if self._task.kind in CHANGE_FILES else self._task.tracking) or RowTracking()
         if field.name == ROW_ID:
             name, first = tracking.id_column, tracking.base_row_id
             from_log = _constant(pa.scalar(None, pa.int64())) if first is None else _numbered(first)

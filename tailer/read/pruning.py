@@ -6,35 +6,28 @@ shorten bounds, round them, and compare texts in several ways, so bounds are mov
 Whatever may mean several things is unknown: a file that is read for nothing costs less than a row that is lost.
 """
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+import json
+import re
+import struct
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
+from functools import lru_cache
 from math import isnan
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final, Self, TypedDict
 
+import msgspec
 import pyarrow as pa
 
 from tailer.errors import ChangesUnavailable
 from tailer.events import is_struct
-from tailer.files.partition_values import partition_scalar
+from tailer.files.partition_values import days_since_epoch, micros_since_epoch, partition_scalar
 from tailer.plan import HELD, ROW_TRACKING, ChangePlan, ChangeTask, SkippedFiles
-from tailer.schema.columns import ColumnRange, Ranges, physical_name
+from tailer.schema.columns import CHAR, ColumnRange, Ranges, physical_name
 from tailer.schema.variant_paths import path_of
 
 if TYPE_CHECKING:
     from tailer.shape.condition import Condition
-import json
-import re
-import struct
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
-from decimal import ROUND_CEILING, ROUND_FLOOR, Context, Decimal
-from functools import lru_cache
-from typing import Any, Final, Self, TypedDict
-
-import msgspec
-
-from tailer.files.partition_values import days_since_epoch, micros_since_epoch
-from tailer.schema.columns import CHAR
 
 __all__ = [
     "LogStatistics",

@@ -27,12 +27,12 @@ from tailer.files.row_bitmaps import bitmap_of, positions_of, span
 from tailer.plan import ChangeTask, DeletionVectorRef, Refinement, TaskKind
 from tailer.read.data_files import Files, translated
 from tailer.read.parquet.batch_sizes import MAX_ROWS
-from tailer.read.projection import Projection, repeated
+from tailer.read.projection import CHANGE_FILES, Projection, repeated
 
 if TYPE_CHECKING:
     from tailer.shape.condition import Condition
 
-__all__ = ["CHANGE_FILES", "Batches", "ChangedRows", "RowFilter", "Selection", "rows_of_changes"]
+__all__ = ["Batches", "ChangedRows", "RowFilter", "Selection", "rows_of_changes"]
 
 _NO_TYPE: Final = f"{CHANGE_TYPE} is null in some row"
 Batches = Iterator[tuple[pa.RecordBatch, int]]
@@ -158,9 +158,6 @@ class _Rows:
 
 _NOTED_TYPES: Final = (ChangeType.DELETE, ChangeType.UPDATE_PREIMAGE, ChangeType.UPDATE_POSTIMAGE)
 _NO_BITS: Final = pa.array([], pa.bool_())
-
-
-CHANGE_FILES: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
 
 
 class Selection:

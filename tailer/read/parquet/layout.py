@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tailer.plan import ChangeTask, RowTracking, TaskKind
+from tailer.plan import ChangeTask, RowTracking
 from tailer.read.parquet.batch_sizes import ValueSizes
 from tailer.read.parquet.legacy_datetimes import OldCalendar, int96_paths
 from tailer.read.parquet.statistics import FileColumns
-from tailer.read.projection import Projection
+from tailer.read.projection import CHANGE_FILES, Projection
 from tailer.read.selection import RowFilter
 
 if TYPE_CHECKING:
@@ -58,7 +58,6 @@ def _type(kind: pa.DataType, are_uuids: Iterator[bool]) -> pa.DataType:
     return pa.uuid() if is_uuid and kind == pa.binary(16) else kind
 
 
-_CDC: Final = (TaskKind.CDC_DELETES, TaskKind.CDC_OTHERS)
 _FOOTER_BYTES: Final = 2**16
 
 _UNTRACKED: Final = RowTracking()
@@ -111,47 +110,31 @@ class Layout:
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
-    """The properties of a file that a layout depends on."""
-
-    arrow: pa.Schema
-    schema: pq.ParquetSchema
-    key_values: dict[bytes, bytes] | None
-
-    @classmethod
-    def of(cls, file: pq.ParquetFile) -> "_File":
-        return cls(file.schema_arrow, file.schema, file.metadata.metadata)
-
-    def is_like(self, file: pq.ParquetFile) -> bool:
-        """Return whether `file` has the same schema: the comparison of the first one ignores groups of columns."""
-        return bool(
-            file.schema.equals(self.schema)
-            and file.metadata.metadata == self.key_values
-            and file.schema_arrow.equals(self.arrow, check_metadata=True)
-        )
-
-
-@dataclass(frozen=True, slots=True)
 class _Kept:
-    """A layout, and all that it was worked out from."""
+    """A layout, and all that it was worked out from: a task, and properties of a file."""
 
     layout: Layout
     task: ChangeTask
-    file: _File
+    arrow: pa.Schema
+    schema: pq.ParquetSchema
+    key_values: dict[bytes, bytes] | None
 
     def is_layout_of(self, task: ChangeTask, file: pq.ParquetFile) -> bool:
         """Return whether `file` has the same layout for `task`, but for values that the log has."""
         own = self.task
         tracking, own_tracking = task.tracking or _UNTRACKED, own.tracking or _UNTRACKED
-        # Most tasks share one schema object. Schemas that are only equal may differ in field ids.
-        return (
+        # Most tasks share one schema object. Schemas that are only equal may differ in field ids. The comparison of
+        # Parquet's schemas ignores groups of columns.
+        return bool(
             task.schema is own.schema
             and task.where is own.where
-            and (task.kind in _CDC) is (own.kind in _CDC)
+            and (task.kind in CHANGE_FILES) is (own.kind in CHANGE_FILES)
             and dict(task.partition_values).keys() == dict(own.partition_values).keys()
             and tracking.id_column == own_tracking.id_column
             and tracking.version_column == own_tracking.version_column
-            and self.file.is_like(file)
+            and file.schema.equals(self.schema)
+            and file.metadata.metadata == self.key_values
+            and file.schema_arrow.equals(self.arrow, check_metadata=True)
         )
 
 
@@ -177,7 +160,7 @@ def layout_of(task: ChangeTask, file: pq.ParquetFile) -> Layout:
         padded |= first.padded
     layout = Layout(projection, condition, ValueSizes(file.schema, columns, padded))
     if may_keep:
-        _last.kept = _Kept(layout, task, _File.of(file))
+        _last.kept = _Kept(layout, task, file.schema_arrow, file.schema, file.metadata.metadata)
     return layout
 
 
