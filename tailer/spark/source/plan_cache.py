@@ -155,9 +155,10 @@ class PlanCache:
             raise
 
     async def _next_version(self, begin: Position) -> Step | None:
-        plan = await self._table.next_plan()
-        if plan is None:
+        plans = await self._table.next_plans(1)
+        if not plans:
             return None
+        plan = plans[0]
         if self._unchecked is not None:
             await self._check_lineage(self._unchecked, plan.table_id)
         before, self._schema = self._schema, plan.schema
