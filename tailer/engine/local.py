@@ -67,7 +67,7 @@ class LocalEngine(Engine):
         self.budget = Budget(self._has_room)
         own = min(os.cpu_count() or 1, MAX_THREADS)
         self._threads = {True: threads or own, False: threads or max(own, _STORE_THREADS)}
-        self._limiters: dict[bool, CapacityLimiter] = {}
+        self._limiters: dict[bool, CapacityLimiter] = {}  # which all plans share
 
     @asynccontextmanager
     @override
@@ -76,11 +76,15 @@ class LocalEngine(Engine):
     ) -> AsyncIterator[AsyncIterator[ChangeBatch]]:
         tasks = [task for plan in plans for task in remaining(plan, after)]
         are_local = all(self._files.is_local(task.uri) for task, _ in tasks[:1])
-        threads, limiter = self._threads[are_local], self._limiter(are_local)
+        threads = self._threads[are_local]
+        limiter = self._limiters.setdefault(are_local, CapacityLimiter(threads))
         # For few or tiny files, reading ahead costs more than it gains: threads wait for the interpreter lock. In a
         # store, they wait for the answer.
         small = len(plans) > 1 or _cost_bytes(tasks) < CHUNK_BYTES or (are_local and _are_tiny(tasks))
-        decoded = _decoded(tasks, self.budget) if any(plan.regime is Regime.CDC for plan in plans) else None
+        decoded: DecodedFiles | None = None
+        if any(plan.regime is Regime.CDC for plan in plans):
+            decoded = DecodedFiles(execute, self.budget)
+            decoded.expect(change_file_tasks(tasks))
         use_threads = threads > 1 and len(plans) == 1
         chunks = [
             _TaskChunk(chunk, decoded, limiter, self._files, are_local, self._has_room, use_threads)
@@ -102,10 +106,6 @@ class LocalEngine(Engine):
     def _has_room(self) -> bool:
         """Return whether rows that no consumer waits for may be held."""
         return self._ahead_bytes is None or bool(pa.total_allocated_bytes() < self._ahead_bytes)
-
-    def _limiter(self, are_local: bool) -> CapacityLimiter:
-        """Return what all plans share."""
-        return self._limiters.setdefault(are_local, CapacityLimiter(self._threads[are_local]))
 
     async def _read_in_order(
         self, chunks: Sequence["_TaskChunk"], group: TaskGroup | None, at_once: int
@@ -140,13 +140,6 @@ def _are_tiny(tasks: _Tasks) -> bool:
     """Return whether the files are tiny on average; a size of 0 is unknown."""
     sizes = [task.size_bytes for task, _ in tasks]
     return min(sizes, default=0) > 0 and sum(sizes) < len(sizes) * _TINY_BYTES
-
-
-def _decoded(tasks: _Tasks, budget: Budget) -> DecodedFiles:
-    """Return what decodes change files once for both of their tasks."""
-    decoded = DecodedFiles(execute, budget)
-    decoded.expect(change_file_tasks(tasks))
-    return decoded
 
 
 def _split(tasks: _Tasks, decoded: DecodedFiles | None) -> Iterator[_Tasks]:

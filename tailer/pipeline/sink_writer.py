@@ -248,25 +248,13 @@ class SinkWriter:
         if changes and self._position is not None and self._position.closes_version:
             # The versions before the change are delivered even if the sink refuses it.
             await self.commit()
-        is_restore = bool(changes) and self._sink.demands.whole and plan.operation == "RESTORE"
-        if is_restore and (column := dropped_column(schema, before)) is not None:
-            reason = f"RESTORE brought column {column} back, with values that no change reports"
-            raise ChangesUnavailable(plan.table, plan.version, reason)
+        if changes and self._sink.demands.whole:
+            _check_restored(plan, before, schema)
         transaction = await self._open(plan.table_id, plan.version, before)
         self.schema = schema
         if changes:
             _log.info("%s: version %d changes the schema: %s", self._name, plan.version, "; ".join(changes))
-            change = SchemaChange(
-                plan.table_id,
-                plan.version,
-                plan.timestamp_ms,
-                output_schema(before),
-                output_schema(schema),
-                changes,
-                former_names(before, schema),
-                renewed(before, schema)[0],
-            )
-            await transaction.announce(change)
+            await transaction.announce(_schema_change(plan, before, schema, changes))
         return transaction
 
     async def _open(self, table_id: str, version: int, schema: pa.Schema) -> SinkTransaction:
@@ -304,6 +292,26 @@ class SinkWriter:
             position = None if progress is None else progress.position
             reason = f"{former.app_id} is at {position} now, and this instance had seen {former.position}"
             raise SinkUnavailable(self._sink.name, reason)
+
+
+def _schema_change(plan: ChangePlan, before: pa.Schema, after: pa.Schema, changes: tuple[str, ...]) -> SchemaChange:
+    return SchemaChange(
+        plan.table_id,
+        plan.version,
+        plan.timestamp_ms,
+        output_schema(before),
+        output_schema(after),
+        changes,
+        former_names(before, after),
+        renewed(before, after)[0],
+    )
+
+
+def _check_restored(plan: ChangePlan, before: pa.Schema, after: pa.Schema) -> None:
+    """Raise `ChangesUnavailable` where RESTORE brings a column back: no change reports its values in unchanged rows."""
+    if plan.operation == "RESTORE" and (column := dropped_column(after, before)) is not None:
+        reason = f"RESTORE brought column {column} back, with values that no change reports"
+        raise ChangesUnavailable(plan.table, plan.version, reason)
 
 
 def _end_of(batch: ChangeBatch) -> Position:

@@ -176,23 +176,7 @@ class PipelineStatus:
     @property
     def hint(self) -> str:
         """The operator's next step; empty where there is none."""
-        fault = self.fault if self._failing else None
-        match self.state:
-            case PipelineState.RETRYING:
-                return "" if fault is None else fault.hint
-            case PipelineState.WAITING:
-                return (
-                    "It begins by itself when the table is there. If the table exists, correct `table` of the pipeline."
-                )
-            case PipelineState.PAUSED:
-                return f"`tailer resume {shlex.quote(self.name)}` continues from the sink's progress."
-            case PipelineState.STOPPED if fault is not None:
-                if self.retry_at_s is not None:
-                    return f"{fault.hint} It begins again by itself.".strip()
-                # Hints of sinks and of settings say what to mend, and leave the rest to the one who mended it.
-                again = f"`tailer resume {shlex.quote(self.name)}` begins it again."
-                return fault.hint if "`tailer re" in fault.hint else f"{fault.hint} {again}".strip()
-        return ""
+        return _hint(self.name, self.state, self.fault if self._failing else None, self.retry_at_s)
 
     @property
     def is_draining(self) -> bool:
@@ -367,3 +351,21 @@ class PipelineStatus:
         self._moved_s = self._clock()
         if self.state is not before:
             self._since_s = self._moved_s
+
+
+def _hint(name: str, state: PipelineState, fault: Fault | None, retry_at_s: float | None) -> str:
+    """Return the operator's next step for the pipeline `name`. `fault`: of its last attempt."""
+    match state:
+        case PipelineState.RETRYING:
+            return "" if fault is None else fault.hint
+        case PipelineState.WAITING:
+            return "It begins by itself when the table is there. If the table exists, correct `table` of the pipeline."
+        case PipelineState.PAUSED:
+            return f"`tailer resume {shlex.quote(name)}` continues from the sink's progress."
+        case PipelineState.STOPPED if fault is not None:
+            if retry_at_s is not None:
+                return f"{fault.hint} It begins again by itself.".strip()
+            # Hints of sinks and of settings say what to mend, and leave the rest to the one who mended it.
+            again = f"`tailer resume {shlex.quote(name)}` begins it again."
+            return fault.hint if "`tailer re" in fault.hint else f"{fault.hint} {again}".strip()
+    return ""

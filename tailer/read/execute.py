@@ -15,7 +15,7 @@ Columns are found by field id or physical name. A column that a file lacks was a
 Partition columns come from the log, never from the file.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import copy
 from typing import Any, Final
@@ -35,7 +35,7 @@ from tailer.read.parquet.layout import ConditionLayout, layout_of
 from tailer.read.parquet.legacy_datetimes import open_as_binary
 from tailer.read.parquet.statistics import GroupRanges
 from tailer.read.projection import CHANGE_FILES, stamps
-from tailer.read.selection import Batches, ChangedRows, Selection, rows_of_changes
+from tailer.read.selection import Batches, Selection, rows_of_changes
 
 __all__ = [
     "execute",
@@ -235,7 +235,12 @@ class _OpenFile:
         if (condition := self.layout.condition) is not None:
             groups = {group: rows for group, rows in groups.items() if self._may_hold(group, condition)}
             if self.task.kind in CHANGE_FILES:
-                self.selection.narrow(self._changes(groups, condition))
+                # Images of an update may lie in row groups that follow each other.
+                beside = {group + step for group in groups for step in (-1, 0, 1)}
+                every = _row_groups_in(self.task, self._counts, range(END))
+                near = {group: rows for group, rows in every if group in beside and self._may_hold(group, condition)}
+                decode, row_filter = self._first_columns, condition.row_filter
+                self.selection.narrow(rows_of_changes(self.task.kind, near, decode, row_filter))
                 groups = {group: rows for group, rows in groups.items() if self.selection.may_touch(rows)}
         ahead = self._ranges(list(groups))
         for group, rows in groups.items():
@@ -249,13 +254,6 @@ class _OpenFile:
                     if position >= wanted.stop:
                         break
                     yield batch, position, wanted
-
-    def _changes(self, groups: Collection[int], condition: ConditionLayout) -> ChangedRows:
-        """Find the rows of a change file that fulfil the condition, in `groups` and in those beside them."""
-        beside = {group + step for group in groups for step in (-1, 0, 1)}
-        every = dict(_row_groups_in(self.task, self._counts, range(END)))
-        near = {group: rows for group, rows in every.items() if group in beside and self._may_hold(group, condition)}
-        return rows_of_changes(self.task.kind, near, self._first_columns, condition.row_filter)
 
     def _may_hold(self, group: int, condition: ConditionLayout) -> bool:
         """Return whether rows of a row group may fulfil the condition, by what the footer says of their values."""

@@ -241,7 +241,8 @@ async def verify_all(
     # A change can be read if the version before it is known.
     readable = (await table.resolve(Start(StartKind.EARLIEST))).version
     oldest, compared = min(max(known_from, readable - 1), newest), 0
-    for version in _sample(oldest, newest):
+    steps = min(_MOST, newest - oldest + 1) - 1
+    for version in [oldest + (newest - oldest) * step // steps for step in range(steps + 1)] if steps else [newest]:
         result = None
         try:
             async with open_mirror(version) as mirror:
@@ -255,9 +256,3 @@ async def verify_all(
             yield GoneVersions(*gone)
         if result is not None:
             yield result
-
-
-def _sample(first: int, last: int) -> list[int]:
-    """Return the versions from `first` to `last`; if they are more than `_MOST`, so many, evenly spread."""
-    steps = min(_MOST, last - first + 1) - 1
-    return [first + (last - first) * step // steps for step in range(steps + 1)] if steps else [last]

@@ -164,10 +164,7 @@ class BatchSizes:
         self._metadata = file.metadata
         self._source = source
         self._footer = footer
-        self._columns = sizes.columns
-        self._varying = sizes.varying
-        self._fixed_bytes = sizes.fixed_bytes
-        self._has_lists = sizes.has_lists
+        self._sizes = sizes
         self._use_threads = use_threads
 
     def decode(self, file: pq.ParquetFile, group: int) -> Iterator[pa.RecordBatch]:
@@ -175,19 +172,19 @@ class BatchSizes:
         footer = self._metadata.row_group(group)
         # By the average of the row group as it is in the file.
         average = max(footer.total_byte_size // max(footer.num_rows, 1), footer.num_columns * _NUMBER_BYTES, 1)
-        largest = max(average, self._fixed_bytes)
+        largest = max(average, self._sizes.fixed_bytes)
         most = min(max(BATCH_BYTES // largest, 1), MAX_ROWS, max(footer.num_rows, 1))
         is_small = 0 < footer.total_byte_size <= BATCH_BYTES // most
-        if not self._varying or (is_small and not self._has_lists) or self._is_tiny(footer, most):
+        if not self._sizes.varying or (is_small and not self._sizes.has_lists) or self._is_tiny(footer, most):
             yield from self._batches(file, group, most)
             return
-        chunks = self._footer.chunks(group, self._varying)
-        if most * self._fixed_bytes + sum(map(self._group_bytes, chunks.items())) <= _GROUP_BYTES:
+        chunks = self._footer.chunks(group, self._sizes.varying)
+        if most * self._sizes.fixed_bytes + sum(map(self._group_bytes, chunks.items())) <= _GROUP_BYTES:
             yield from self._batches(file, group, most)
             return
         most = min(most, BATCH_BYTES // max(self._row_bytes(chunks, footer.num_rows, most), 1)) or 1
         # Lists may be longest at the beginning.
-        for batch in self._batches(file, group, 1 if self._has_lists else most):
+        for batch in self._batches(file, group, 1 if self._sizes.has_lists else most):
             # The reader looks at its batch size before each batch.
             average = max(batch.get_total_buffer_size() // max(batch.num_rows, 1), 1)
             file.reader.set_batch_size(min(most, max(BATCH_BYTES // average, 1)))
@@ -196,18 +193,18 @@ class BatchSizes:
     def _batches(self, file: pq.ParquetFile, group: int, rows: int) -> Iterator[pa.RecordBatch]:
         use_threads = self._use_threads and self._metadata.row_group(group).total_byte_size >= _SHARED_BYTES
         yield from file.iter_batches(
-            batch_size=rows, row_groups=[group], columns=self._columns, use_threads=use_threads
+            batch_size=rows, row_groups=[group], columns=self._sizes.columns, use_threads=use_threads
         )
 
     def _is_tiny(self, footer: pq.RowGroupMetaData, most: int) -> bool:
         """Return whether the only row group decodes to little even if each of its values were as large as its chunk."""
         if self._metadata.num_row_groups > 1 or footer.total_byte_size * footer.num_rows > _GROUP_BYTES:
             return False
-        sizes = self._footer.sizes_at_once(leaf.path for leaf in self._varying.values())
+        sizes = self._footer.sizes_at_once(leaf.path for leaf in self._sizes.varying.values())
         if sizes is None:
             return False
-        total = most * self._fixed_bytes
-        for leaf, (values, size) in zip(self._varying.values(), sizes, strict=True):
+        total = most * self._sizes.fixed_bytes
+        for leaf, (values, size) in zip(self._sizes.varying.values(), sizes, strict=True):
             total += values * (_OFFSET_BYTES + leaf.padded_bytes + size if leaf.size_bytes is None else leaf.size_bytes)
         return total <= _GROUP_BYTES
 
@@ -216,24 +213,24 @@ class BatchSizes:
         index, chunk = item
         if chunk.num_values < 0 or chunk.size_bytes <= 0:
             return _GROUP_BYTES + 1
-        size = self._varying[index].size_bytes
+        size = self._sizes.varying[index].size_bytes
         if size is not None:
             return chunk.num_values * size
         noted = chunk.text_bytes if chunk.has_dictionary else chunk.size_bytes
         # Not every writer notes all bytes of values that are stored by prefix.
         texts = None if chunk.has_prefixes else noted
         most = texts if texts is not None and texts > 0 else chunk.num_values * chunk.size_bytes
-        return chunk.num_values * (_OFFSET_BYTES + self._varying[index].padded_bytes) + most
+        return chunk.num_values * (_OFFSET_BYTES + self._sizes.varying[index].padded_bytes) + most
 
     def _row_bytes(self, chunks: Mapping[int, Chunk], num_rows: int, rows: int) -> int:
         """Return the most bytes a row can have by fixed-size values and by values that the row group has once.
 
         Dictionaries that are so small that they do not matter for batches of `rows` rows count as one value.
         """
-        total, dictionaries = self._fixed_bytes, []
+        total, dictionaries = self._sizes.fixed_bytes, []
         for index, chunk in chunks.items():
             in_row = -(-max(chunk.num_values, 0) // max(num_rows, 1))
-            leaf = self._varying[index]
+            leaf = self._sizes.varying[index]
             size = leaf.size_bytes
             total += leaf.padded_bytes * in_row if leaf.is_repeated else 0  # in the fixed bytes otherwise
             if size is not None:

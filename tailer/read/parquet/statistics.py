@@ -188,7 +188,11 @@ def _range(noted: ChunkStatistics, leaf: _Leaf, rows: int) -> ColumnRange | None
         return _ALL_NULL if is_sound else None
     low, high = (_value(data, leaf) for data in (noted.low, noted.high))
     if isinstance(low, float) or isinstance(high, float):
-        low, high = _float_bounds(low, high)
+        # NaN has no order: a writer that takes it for a bound may have left out others. If one is zero, both zeros are
+        # within.
+        has_nan = any(bound is not None and isnan(bound) for bound in (low, high))
+        low = None if has_nan else -0.0 if low == 0 else low
+        high = None if has_nan else 0.0 if high == 0 else high
     if low is not None and high is not None and low > high:
         return None
     return ColumnRange(_scalar(low, leaf), _scalar(high, leaf), may_be_null=nulls != 0 or leaf.is_inner)
@@ -213,16 +217,6 @@ def _value(data: bytes | None, leaf: _Leaf) -> Any:
     if physical in _INTEGERS:
         return int.from_bytes(data, "little", signed=True) if size == _INTEGERS[physical] else None
     return None
-
-
-def _float_bounds(low: float | None, high: float | None) -> tuple[float | None, float | None]:
-    """Return bounds of floating point numbers with both zeros within, if one is; none where one is NaN.
-
-    NaN has no order: a writer that takes it for a bound may have left out others.
-    """
-    if any(bound is not None and isnan(bound) for bound in (low, high)):
-        return None, None
-    return -0.0 if low == 0 else low, 0.0 if high == 0 else high
 
 
 def _scalar(value: Any, leaf: _Leaf) -> pa.Scalar | None:
