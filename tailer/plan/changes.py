@@ -2,7 +2,7 @@
 
 `Position` orders all delivered rows. Tasks of a snapshot are numbered from `SNAPSHOT_TASKS` on, so that a position
 distinguishes a snapshot of version v from the changes of version v. A position also identifies the rules by which a
-version was compared, and the condition that chose its rows (`tailer.changelog.task_ids`): each set of rules has its own
+version was compared, and the condition that chose its rows (`tailer.changelog.rules`): each set of rules has its own
 range of `TASKS` task numbers, and the range need not begin at 0.
 """
 
