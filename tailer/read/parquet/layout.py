@@ -109,7 +109,7 @@ class Layout:
         return bool(self.projection.decoders or (self.condition and self.condition.projection.decoders))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Kept:
     """A layout, and all that it was worked out from: a task, and properties of a file."""
 
@@ -160,7 +160,13 @@ def layout_of(task: ChangeTask, file: pq.ParquetFile) -> Layout:
         padded |= first.padded
     layout = Layout(projection, condition, ValueSizes(file.schema, columns, padded))
     if may_keep:
-        _last.kept = _Kept(layout, task, file.schema_arrow, file.schema, file.metadata.metadata)
+        _last.kept = _Kept(
+            layout=layout,
+            task=task,
+            arrow=file.schema_arrow,
+            schema=file.schema,
+            key_values=file.metadata.metadata,
+        )
     return layout
 
 
