@@ -26,7 +26,7 @@ rules, the condition, the chosen columns, whether row ids are among them, and `c
 A sink stores the division as the version of a position, so it is a persisted format: the number of shards, plus
 `LAYOUT_SHARDS` times the rules. The rules are one more than the CRC-32, modulo 2**28, of JSON: `{"key":[...]}`, or
 `{"changes":"compare","columns":[...],"row_ids":true,"rules":{...},"select":"...","where":"..."}`, without what is not
-chosen, and with what `tailer.changelog.task_ids.unusual` returns. If they are 0, nobody knows them: a reset or a former
+chosen, and with what `tailer.changelog.rules.unusual` returns. If they are 0, nobody knows them: a reset or a former
 release has stored the number, or the pipeline is undivided.
 """
 
@@ -41,7 +41,7 @@ import pyarrow as pa
 from anyio import CancelScope
 from typing_extensions import override
 
-from tailer.changelog.task_ids import unusual
+from tailer.changelog.rules import unusual
 from tailer.config.pipelines import PipelineSettings
 from tailer.errors import ConfigError, SinkFenced, SinkRejected, TailerError
 from tailer.events import METADATA_FIELDS

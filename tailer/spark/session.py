@@ -36,7 +36,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from tailer.config.shapes import SparkSettings
-from tailer.engine.background import background
+from tailer.engine import background
 from tailer.errors import ConfigError, EngineUnavailable
 
 __all__ = [

@@ -11,8 +11,7 @@ from typing import Any, Final
 import pyarrow as pa
 from typing_extensions import override
 
-from tailer.changelog.spill.directory import scratch_folder
-from tailer.changelog.spill.scratch_database import open_database
+from tailer.changelog.spill import open_database, scratch_folder
 from tailer.errors import SinkFenced, SinkRejected, SinkUnavailable, TailerError
 from tailer.sink import MirrorRepair, MirrorRows, app_id_of, main_app_id, pipeline_of, stream_name
 from tailer_sinks.delta.folder import TargetFolder
