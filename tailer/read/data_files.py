@@ -34,7 +34,7 @@ from tailer.plan import ChangeTask
 from tailer.schema.columns import refuse_names
 from tailer.stores.folders import is_lasting
 from tailer.stores.pieces import Limits
-from tailer.stores.port import ObjectRanges
+from tailer.stores.ranges import ObjectRanges
 from tailer.stores.read_ahead import LIMITS, ReadAhead, open_ahead
 
 __all__ = ["LOCAL", "DataFile", "DataFiles", "Files", "check_task", "translated"]

@@ -7,7 +7,7 @@ object stores, so zero-padded versions come in numeric order.
 Commits use `put_if_absent`: it writes an object completely or not at all, and raises `ObjectAlreadyExists` where the
 object exists.
 
-Worker threads read parts of one object through another port, `ObjectRanges`.
+Worker threads read parts of one object through another port, `tailer.stores.ranges.ObjectRanges`.
 """
 
 import re
@@ -18,14 +18,13 @@ from typing import BinaryIO, NamedTuple, Protocol, TypeVar
 from anyio import sleep, to_thread
 
 from tailer.errors import ObjectNotFound
+from tailer.stores.ranges import ObjectRanges
 from tailer.stores.wakeup import Wake
 
 __all__ = [
     "BlockingScans",
     "Folders",
-    "ObjectEnd",
     "ObjectMeta",
-    "ObjectRanges",
     "ObjectStore",
     "Objects",
     "OpenObject",
@@ -35,35 +34,6 @@ __all__ = [
 ]
 
 T = TypeVar("T")
-
-
-class ObjectEnd(NamedTuple):
-    """The last bytes of an object, and the size of all of it."""
-
-    size_bytes: int
-    data: bytes
-
-
-class ObjectRanges(Protocol):
-    """The bytes of one object, read by any number of threads. An object replaced meanwhile is an error.
-
-    Buckets have it, whose clients are not imported where all files are local.
-
-    Every method raises `ObjectNotFound`, `StorageUnavailable` or `StorageRefused`.
-    """
-
-    @property
-    def uri(self) -> str:
-        """The location of the object."""
-        ...
-
-    def end(self, length: int) -> ObjectEnd:
-        """Return up to `length` bytes from the end of the object, and its size, in one request."""
-        ...
-
-    def read(self, offset: int, length: int) -> bytes:
-        """Return up to `length` bytes from `offset` on; fewer only where the object ends there."""
-        ...
 
 
 async def in_thread(work: Callable[..., T], *args: object) -> T:

@@ -19,7 +19,7 @@ from weakref import WeakSet
 
 from tailer.errors import StorageUnavailable
 from tailer.stores.pieces import Limits, Piece, Range, Streamed, attach, pieces_of, streamed
-from tailer.stores.port import ObjectRanges
+from tailer.stores.ranges import ObjectRanges
 
 __all__ = ["LIMITS", "ReadAhead", "open_ahead"]
 

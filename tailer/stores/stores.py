@@ -17,7 +17,8 @@ from tailer.stores.cloud import AzureOptions, GcsOptions
 from tailer.stores.glue import GlueOptions, is_named
 from tailer.stores.local import LocalStore
 from tailer.stores.location import AZURE, GCS, S3, ObjectLocation, is_local, lies_in, split_location
-from tailer.stores.port import ObjectRanges, ObjectStore
+from tailer.stores.port import ObjectStore
+from tailer.stores.ranges import ObjectRanges
 from tailer.stores.s3 import S3Options
 from tailer.stores.uploads import UploadStore
 

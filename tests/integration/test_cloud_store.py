@@ -25,7 +25,7 @@ from tailer.stores.bucket import requests
 from tailer.stores.bucket.store import BucketRanges, BucketStore
 from tailer.stores.cloud import AzureOptions, CloudOptions, GcsOptions, clients
 from tailer.stores.cloud.bucket import CloudBucket
-from tailer.stores.port import ObjectEnd, ObjectRanges
+from tailer.stores.ranges import ObjectEnd, ObjectRanges
 from tailer.stores.traffic import FAULTS, READ_BYTES
 from tests.support.cloud.servers import CloudServer
 from tests.support.s3.link import Fault, Request

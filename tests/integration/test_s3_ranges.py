@@ -11,7 +11,7 @@ import pytest
 from tailer.errors import ObjectNotFound, StorageAccessRefused, StorageUnavailable
 from tailer.stores.bucket import requests
 from tailer.stores.bucket.store import BucketRanges
-from tailer.stores.port import ObjectEnd, ObjectRanges
+from tailer.stores.ranges import ObjectEnd, ObjectRanges
 from tailer.stores.s3 import S3Options, sessions
 from tailer.stores.s3.bucket import S3Bucket
 from tests.support.s3.link import Fault, S3Link

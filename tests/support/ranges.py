@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from tailer.errors import ObjectNotFound
-from tailer.stores.port import ObjectEnd, ObjectRanges
+from tailer.stores.ranges import ObjectEnd, ObjectRanges
 
 __all__ = ["PREFIX", "Request", "StoredObjects", "long_footer"]
 

@@ -29,16 +29,8 @@ from tailer.errors import (
 )
 from tailer.stores.bucket.port import Answer, Bucket, Client, Failure, Head, Page, Part, RangeClient, TornBody
 from tailer.stores.bucket.requests import ask, ask_now, pause
-from tailer.stores.port import (
-    Folders,
-    ObjectEnd,
-    ObjectMeta,
-    ObjectRanges,
-    Objects,
-    OpenObject,
-    StoredObject,
-    in_thread,
-)
+from tailer.stores.port import Folders, ObjectMeta, Objects, OpenObject, StoredObject, in_thread
+from tailer.stores.ranges import ObjectEnd, ObjectRanges
 from tailer.stores.traffic import FAULTS, READ_BYTES, Fault
 from tailer.stores.uploads import UploadStore
 from tailer.stores.wakeup import Wake

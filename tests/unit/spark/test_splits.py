@@ -26,7 +26,7 @@ from tailer.spark.splits import (
     file_splits,
     read_split,
 )
-from tailer.stores.port import ObjectEnd
+from tailer.stores.ranges import ObjectEnd
 from tailer.stores.s3 import S3Options
 from tailer.stores.stores import Stores
 from tests.support.follow import plans

@@ -6,7 +6,8 @@ from typing import Final, TypeVar
 
 from tailer.errors import ConfigError, FileOutsideTable, ObjectNotFound
 from tailer.stores.location import is_readable, lies_in, parse_location
-from tailer.stores.port import ObjectRanges, ObjectStore, OpenObject, StoredObject
+from tailer.stores.port import ObjectStore, OpenObject, StoredObject
+from tailer.stores.ranges import ObjectRanges
 
 __all__ = ["Places"]
 

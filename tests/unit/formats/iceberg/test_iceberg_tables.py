@@ -39,7 +39,7 @@ from tailer.pipeline.row_delivery import row_pipeline
 from tailer.plan import ChangePlan, TaskKind
 from tailer.start import Start
 from tailer.stores.local import LocalStore
-from tailer.stores.port import ObjectEnd
+from tailer.stores.ranges import ObjectEnd
 from tailer.stores.wakeup import TimerWake
 from tailer.table_log import TableLog
 from tests.support.iceberg.table import COLUMNS, IcebergTable
