@@ -1,4 +1,4 @@
-"""The faults of `tests.mutants` can still be planted, and the tests that find them are there."""
+"""The faults of `tests.mutants` and of the simulation can still be planted, and the tests that find them are there."""
 
 import ast
 from collections.abc import Iterator
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from tests.mutants.run import MUTANTS, Mutant
+from tests.simulation.planted import PLANTED
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
@@ -24,11 +25,15 @@ def names_in(module: Path) -> frozenset[str]:
 
 
 def faults(mutant: Mutant) -> Iterator[str]:
-    """Yield what is wrong with a mutant."""
+    """Yield what is wrong with a mutant, but for its tests."""
     text = (ROOT / mutant.file).read_text()
     if text.count(mutant.old) != 1:
         yield f"plant it in {mutant.file} as that is now"
     ast.parse(text.replace(mutant.old, mutant.new))
+
+
+def missing_tests(mutant: Mutant) -> Iterator[str]:
+    """Yield the tests of a mutant that are not there."""
     if not mutant.tests:
         yield "no test is named"
     for test in mutant.tests:
@@ -38,7 +43,12 @@ def faults(mutant: Mutant) -> Iterator[str]:
 
 
 def test_mutants_can_be_planted() -> None:
-    assert not [f"{mutant.name}: {what}" for mutant in MUTANTS for what in faults(mutant)]
+    simulated = [mutant for _, mutant in PLANTED.values()]
+    assert not [f"{mutant.name}: {what}" for mutant in (*MUTANTS, *simulated) for what in faults(mutant)]
+
+
+def test_the_tests_of_mutants_are_there() -> None:
+    assert not [f"{mutant.name}: {what}" for mutant in MUTANTS for what in missing_tests(mutant)]
 
 
 def test_names_are_different() -> None:

@@ -17,7 +17,7 @@ INSERTED = [(each, "insert") for each in (1, 2, 3)]
 
 @pytest.mark.parametrize(
     ("kind", "modules", "functions", "changes"),
-    [("append", 52, 248, INSERTED), ("update", 71, 385, [(0, "delete"), (3, "insert")])],
+    [("append", 50, 245, INSERTED), ("update", 64, 380, [(0, "delete"), (3, "insert")])],
 )
 def test_one_more_version_runs_few_modules_and_functions(
     tmp_path: Path, kind: str, modules: int, functions: int, changes: list[tuple[int, str]]
@@ -32,9 +32,9 @@ def test_one_more_version_runs_few_modules_and_functions(
 @pytest.mark.parametrize(
     ("kind", "modules", "functions", "output"),
     [
-        ("tail", 104, 653, "'id': 3, '_change_type': 'insert', '_commit_version': 2"),
-        ("verify", 88, 451, "'equal': True, 'source_rows': 3"),
-        ("spark", 57, 332, "{'splits': 2}"),
+        ("tail", 89, 641, "'id': 3, '_change_type': 'insert', '_commit_version': 2"),
+        ("verify", 83, 442, "'equal': True, 'source_rows': 3"),
+        ("spark", 53, 324, "{'splits': 2}"),
     ],
 )
 def test_a_reader_runs_few_modules_and_functions(kind: str, modules: int, functions: int, output: str) -> None:
