@@ -4,7 +4,7 @@ A task travels to other processes, so it names its reader by the name of a forma
 """
 
 from collections.abc import Hashable, Iterator, Sequence
-from functools import partial
+from functools import cache, partial
 
 from tailer.events import ChangeBatch
 from tailer.formats.port import RowReader
@@ -65,9 +65,12 @@ def opens_each_version(task: ChangeTask) -> bool:
 
 
 def _reader_of(task: ChangeTask) -> RowReader:
-    if task.reader is not None:
-        return named_format(task.reader).row_reader()
-    # A process that only plans, as Spark's driver does for a query, does without the reader.
+    return _parquet() if task.reader is None else named_format(task.reader).row_reader()
+
+
+@cache
+def _parquet() -> RowReader:
+    """Return the reader of Parquet files. A process that only plans, as Spark's driver does for a query, needs none."""
     from tailer.read import execute as parquet  # noqa: PLC0415
 
     return parquet

@@ -138,7 +138,8 @@ def plan_changes(
     )
     inserted = (task for path, add in adds.items() for task in new.inserted(add, paired.get(path)))
     plan = _plan(commit, before, state, Regime.FILES, chain(deleted, inserted))
-    return replace(plan, compared=compare and bool(commit.cdcs or (state.feed_enabled and removes)))
+    has_feed = commit.cdcs or (state.feed_enabled and removes)
+    return replace(plan, compared=True) if compare and has_feed else plan
 
 
 def plan_snapshot(
