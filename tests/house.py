@@ -6,7 +6,7 @@ use it never opens. `tests/unit/test_house.py` holds both, and `docs/architectur
 """
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,7 @@ __all__ = [
     "SPINE_LINES",
     "Part",
     "imported",
+    "known",
     "lines",
     "part_of",
     "sizes",
@@ -254,8 +255,17 @@ def lines(*parts: Part) -> int:
 @cache
 def imported(module: str) -> frozenset[str]:
     """Return the modules of the house that a module imports when it is imported."""
+    return _named(_at_import(ast.parse(MODULES[module].read_text())))
+
+
+def known(module: str) -> frozenset[str]:
+    """Return the modules of the house that a module names in any import: also of functions, and for types alone."""
+    return _named(ast.walk(ast.parse(MODULES[module].read_text())))
+
+
+def _named(nodes: Iterable[ast.AST]) -> frozenset[str]:
     names: set[str] = set()
-    for node in _at_import(ast.parse(MODULES[module].read_text())):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):

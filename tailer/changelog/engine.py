@@ -17,8 +17,7 @@ from anyio import CancelScope, to_thread
 from typing_extensions import override
 
 from tailer.changelog.carryovers import ChangelogCounts, refine
-from tailer.changelog.equal_rows.port import SharedIndexes
-from tailer.changelog.equal_rows.row_index import RowIndex, compare
+from tailer.changelog.equal_rows.row_index import RowIndex, SharedIndexes, compare
 from tailer.changelog.images import JoinedImages, before_preimage
 from tailer.changelog.rules import PairingRules, check_key, check_reading, concerns, lacks_identity, renumbered
 from tailer.changelog.spill import SpilledBitmaps, SpilledPreimages

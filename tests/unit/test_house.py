@@ -5,6 +5,7 @@
 """
 
 from collections import defaultdict
+from graphlib import TopologicalSorter
 from itertools import combinations
 from typing import Final
 
@@ -21,6 +22,7 @@ from tests.house import (
     SPINE_LINES,
     Part,
     imported,
+    known,
     lines,
     part_of,
     sizes,
@@ -45,6 +47,11 @@ def test_each_module_belongs_to_the_spine_or_to_a_room() -> None:
     assert sorted(prefixes) == sorted(set(prefixes))
     assert not [prefix for prefix in prefixes if prefix not in MODULES]
     assert {part_of(module) for module in READING_ORDER} <= {*SPINE}
+
+
+def test_no_modules_know_each_other_in_a_circle() -> None:
+    modules = {module for module, path in MODULES.items() if path.stem != "__init__"}  # those only hand names on
+    TopologicalSorter({module: known(module) & modules for module in modules}).prepare()
 
 
 @cases("room", ROOMS)

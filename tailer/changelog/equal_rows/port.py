@@ -5,20 +5,16 @@ executors of Spark share.
 """
 
 from collections.abc import Generator, Sequence
-from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
 from tailer.events import ChangeType
 from tailer.files.row_bitmaps import Bitmaps
-from tailer.plan import ChangePlan, ChangeTask
+from tailer.plan import ChangeTask
 from tailer.read.decoded_files import ReadTask
 
-if TYPE_CHECKING:
-    from tailer.changelog.equal_rows.row_index import RowIndex
-
-__all__ = ["SharedIndexes", "Stopped", "TaskIndex"]
+__all__ = ["Stopped", "TaskIndex"]
 
 
 class Stopped(Exception):
@@ -82,23 +78,5 @@ class TaskIndex(Protocol):
         """Yield the rank of its partner for each deleted row that has one, by address.
 
         Ranks number all inserted partners by address.
-        """
-        ...
-
-
-class SharedIndexes(Protocol):
-    """Indexes of other machines, for versions that one process should not compare.
-
-    Those of Spark have it; no module outside of `tailer.spark` imports PySpark.
-    """
-
-    def is_worth(self, plan: ChangePlan) -> bool:
-        """Return whether other machines should compare the rows of a version. May raise `EngineUnavailable`."""
-        ...
-
-    def index(self, local: "RowIndex") -> AbstractContextManager[TaskIndex]:
-        """Open an index, which may use `local` besides; if `local` is stopped, it raises `Stopped`.
-
-        Entering and leaving the block may raise `EngineUnavailable`.
         """
         ...

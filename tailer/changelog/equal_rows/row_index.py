@@ -14,10 +14,10 @@ Comparisons run on worker threads, at most `AT_ONCE` of an event loop at a time;
 import atexit
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from itertools import chain
 from threading import Lock, Timer
-from typing import Final, TypeVar
+from typing import Final, Protocol, TypeVar
 
 import anyio
 import pyarrow as pa
@@ -33,10 +33,10 @@ from tailer.changelog.spill import MEMORY_BYTES
 from tailer.engine import background
 from tailer.events import ChangeBatch, ChangeType
 from tailer.files.row_bitmaps import Bitmaps
-from tailer.plan import ChangeTask
+from tailer.plan import ChangePlan, ChangeTask
 from tailer.read.decoded_files import ReadTask
 
-__all__ = ["AT_ONCE", "MAX_IDLE", "RowIndex", "borrowed_index", "close_idle", "compare"]
+__all__ = ["AT_ONCE", "MAX_IDLE", "RowIndex", "SharedIndexes", "borrowed_index", "close_idle", "compare"]
 
 T = TypeVar("T")
 
@@ -200,6 +200,24 @@ class RowIndex(TaskIndex):
     def _check(self) -> None:
         if self._stopped:
             raise Stopped
+
+
+class SharedIndexes(Protocol):
+    """Indexes of other machines, for versions that one process should not compare.
+
+    Those of Spark have it; no module outside of `tailer.spark` imports PySpark.
+    """
+
+    def is_worth(self, plan: ChangePlan) -> bool:
+        """Return whether other machines should compare the rows of a version. May raise `EngineUnavailable`."""
+        ...
+
+    def index(self, local: RowIndex) -> AbstractContextManager[TaskIndex]:
+        """Open an index, which may use `local` besides; if `local` is stopped, it raises `Stopped`.
+
+        Entering and leaving the block may raise `EngineUnavailable`.
+        """
+        ...
 
 
 @contextmanager

@@ -30,7 +30,6 @@ from tailer.formats.iceberg.changes import Changes
 from tailer.formats.iceberg.files.places import Places
 from tailer.formats.iceberg.lineage import Lineage, Step, refuse_first_format
 from tailer.formats.iceberg.metadata.current import (
-    FOLDER,
     NAMES,
     CatalogPointer,
     CurrentDocument,
@@ -38,7 +37,7 @@ from tailer.formats.iceberg.metadata.current import (
     OneFile,
     is_metadata_file,
 )
-from tailer.formats.iceberg.metadata.document import MAIN, Document
+from tailer.formats.iceberg.metadata.document import FOLDER, MAIN, Document
 from tailer.formats.iceberg.metadata.schema import SchemaReader, identifier_columns
 from tailer.formats.iceberg.tasks import State
 from tailer.plan import ChangePlan, Regime

@@ -24,9 +24,15 @@ from tailer.errors import (
     VersionGone,
 )
 from tailer.formats.lance.changes import Deletions, Version, deletion_files, plan_changes
-from tailer.formats.lance.format import LARGEST, manifests
 from tailer.formats.lance.fragment import DeletionFile, Fragment, read_deletions
-from tailer.formats.lance.manifest import Manifest, parse_manifest, refuse_unknown, uses_stable_row_ids
+from tailer.formats.lance.manifest import (
+    LARGEST,
+    Manifest,
+    manifests,
+    parse_manifest,
+    refuse_unknown,
+    uses_stable_row_ids,
+)
 from tailer.formats.lance.protobuf import InvalidMessage, Message
 from tailer.formats.lance.schema import ColumnNames, arrow_schema, is_plain
 from tailer.formats.registry import no_table

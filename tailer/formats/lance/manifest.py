@@ -9,13 +9,17 @@ A manifest file is, from its start::
 
 All numbers are little-endian.
 
+V1 names a manifest by its version. V2 subtracts the version from the largest unsigned 64-bit number and pads it to 20
+digits, so that the newest version is listed first. A dataset uses one scheme: with both, a version could be missed.
+
 Feature flags (Lance format, "Feature Flags") hold for one version and are checked at every version. Only flags of
 readers matter here: a dataset whose writers need more can be read. An unknown flag is refused, because its meaning may
 be that other files hold newer values. So are stable row ids outside the manifest, for which the format has no flag.
 """
 
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import lru_cache
@@ -25,7 +29,17 @@ from tailer.errors import LogCorrupt, UnsupportedFeature
 from tailer.formats.lance.fragment import Fragment, parse_fragment
 from tailer.formats.lance.protobuf import InvalidMessage, Message, delimited
 
-__all__ = ["FLAGS", "Answer", "Field", "Manifest", "parse_manifest", "refuse_unknown", "uses_stable_row_ids"]
+__all__ = [
+    "FLAGS",
+    "LARGEST",
+    "Answer",
+    "Field",
+    "Manifest",
+    "manifests",
+    "parse_manifest",
+    "refuse_unknown",
+    "uses_stable_row_ids",
+]
 
 _FOOTER: Final = struct.Struct("<qHH4s")
 _LENGTH: Final = struct.Struct("<I")
@@ -33,6 +47,33 @@ _MAGIC: Final = b"LANC"
 _TRANSACTION_FIELDS: Final = (23, 21)  # today's, and that of older writers
 _FIELDS, _FRAGMENTS = 1, 2
 _SMALL_BYTES: Final = 2048
+LARGEST: Final = 2**64 - 1
+_DETACHED: Final = 2**63  # versions from here on belong to no history
+_MANIFEST: Final = re.compile(r"([0-9]+)\.manifest")
+_V2_DIGITS: Final = 20
+
+
+def manifests(table: str, names: Iterable[str]) -> dict[int, str]:
+    """Map each version to the name of its manifest, in ascending order.
+
+    `names` are those in the `_versions` folder of `table`. Names that belong to no version are ignored: temporary,
+    staged and detached manifests, and the hint. Raises `LogCorrupt` for a mixture of both schemes, and for a number
+    that no writer gives to a version.
+    """
+    by_version: dict[int, str] = {}
+    first: dict[bool, str] = {}
+    for name in sorted(names):
+        if (match := _MANIFEST.fullmatch(name)) is None:
+            continue
+        is_v2 = len(match[1]) == _V2_DIGITS
+        version = LARGEST - int(match[1]) if is_v2 else int(match[1])
+        if not 0 < version < _DETACHED or (not is_v2 and name.startswith("0")):
+            raise LogCorrupt(table, f"_versions/{name}", "not the number of a version")
+        first.setdefault(is_v2, name)
+        by_version[version] = name
+    if len(first) == 2:
+        raise LogCorrupt(table, f"_versions/{first[False]}", f"named by version, but {first[True]} is not")
+    return dict(sorted(by_version.items()))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,8 +27,8 @@ from typing_extensions import override
 
 from tailer.changelog.carryovers import ChangelogCounts, refine, refine_range
 from tailer.changelog.compared_tasks import InlineSelections
-from tailer.changelog.equal_rows.port import SharedIndexes, Stopped
-from tailer.changelog.equal_rows.row_index import RowIndex, borrowed_index
+from tailer.changelog.equal_rows.port import Stopped
+from tailer.changelog.equal_rows.row_index import RowIndex, SharedIndexes, borrowed_index
 from tailer.errors import EngineUnavailable
 from tailer.formats.rows import execute
 from tailer.plan import ChangePlan
@@ -128,7 +128,7 @@ DESCRIPTION: Final = "lake-tailer: rows that did not change"
 
 
 class SparkComparisons(SharedIndexes):
-    """`tailer.changelog.equal_rows.port.SharedIndexes` of a session, whose executors open files with `files`.
+    """`tailer.changelog.equal_rows.row_index.SharedIndexes` of a session, whose executors open files with `files`.
 
     `session` is called in a worker thread, because Spark may have to start first.
     """

@@ -13,10 +13,9 @@ import lance
 import pyarrow as pa
 from pyroaring import BitMap
 
-from tailer.formats.lance.format import manifests
 from tailer.formats.lance.fragment import DataFile, DeletionFile, Fragment, read_deletions
 from tailer.formats.lance.history import OPERATIONS, parse_operation
-from tailer.formats.lance.manifest import Manifest, parse_manifest, refuse_unknown, uses_stable_row_ids
+from tailer.formats.lance.manifest import Manifest, manifests, parse_manifest, refuse_unknown, uses_stable_row_ids
 from tailer.formats.lance.schema import EXTENSION, FIELD_ID, arrow_schema, field_id
 
 __all__ = ["compare", "read_manifests"]

@@ -19,7 +19,7 @@ from tailer_sinks.sql.databases.dialect import Columns, Connection, Holds, InFil
 from tailer_sinks.sql.databases.existing import ExistingTable, described_in_duckdb
 from tailer_sinks.sql.databases.texts import NoText, holds_json, json_texts
 
-__all__ = ["DAYS", "MICROS", "DuckDb"]
+__all__ = ["DuckDb"]
 
 _FILE: Final = "lake_tailer_file"  # the name of the database in the file
 _AGAIN: Final = "lake_tailer_again"  # the name of a table while it is written again
@@ -45,14 +45,14 @@ _TYPES: Final = {
 
 
 # The first and last day and moment of DuckDB's calendar; the numbers next to them stand for infinity.
-DAYS: Final = (-2_147_483_646, 2_147_483_646)
-MICROS: Final = (-9_223_372_022_400_000_000, 9_223_372_036_854_775_806)
+_DAYS: Final = (-2_147_483_646, 2_147_483_646)
+_MICROS: Final = (-9_223_372_022_400_000_000, 9_223_372_036_854_775_806)
 
 
 class DuckDb(InFile):
     """The database in the file at `path`, for the sink called `name`."""
 
-    holds = Holds(row_bytes=4 * 10**9, days=DAYS, micros=MICROS)
+    holds = Holds(row_bytes=4 * 10**9, days=_DAYS, micros=_MICROS)
     enforces_keys = False
 
     @override
@@ -60,7 +60,7 @@ class DuckDb(InFile):
         """The file is made by the first query, if it is not there."""
         from tailer_sinks.sql.databases.duckdb_connection import DuckDbConnection  # noqa: PLC0415 - in a worker thread
 
-        return DuckDbConnection(self.name, self.path.absolute(), _FILE)
+        return DuckDbConnection(self.name, self.path.absolute(), _FILE, self.holds)
 
     @override
     def type_of(self, kind: pa.DataType) -> str | None:

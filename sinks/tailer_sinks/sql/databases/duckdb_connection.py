@@ -14,8 +14,7 @@ from typing_extensions import override
 
 from tailer.changelog.spill import open_database, scratch_folder
 from tailer.errors import CommitUnknown, SinkError, SinkRejected, SinkUnavailable
-from tailer_sinks.sql.databases.dialect import Connection, UniqueViolationError, first_line
-from tailer_sinks.sql.databases.duckdb import DAYS, MICROS
+from tailer_sinks.sql.databases.dialect import Connection, Holds, UniqueViolationError, first_line
 from tailer_sinks.sql.databases.texts import TEXT, NoText, holds_json, is_bytes, is_text, json_texts
 
 __all__ = ["DuckDbConnection"]
@@ -41,10 +40,11 @@ _OF_VALUES: Final = (duckdb.DataError, duckdb.InvalidInputException, duckdb.Cons
 class DuckDbConnection(Connection):
     """See `Connection`. `path`: of the file; `alias`: the name of its database in statements."""
 
-    def __init__(self, name: str, path: Path, alias: str) -> None:
+    def __init__(self, name: str, path: Path, alias: str, holds: Holds) -> None:
         self._name = name
         self._path = path
         self._alias = alias
+        self._holds = holds
         self._folder = str(scratch_folder())
         self._is_attached = False
         self._interrupted = threading.Event()
@@ -76,7 +76,8 @@ class DuckDbConnection(Connection):
     @override
     def load(self, table: str, rows: pa.RecordBatch) -> None:
         columns = [
-            _converted(self._name, field.name, column) for field, column in zip(rows.schema, rows.columns, strict=True)
+            _converted(self._name, field.name, column, self._holds)
+            for field, column in zip(rows.schema, rows.columns, strict=True)
         ]
         with self._translated():
             waiting = pa.Table.from_arrays(columns, rows.schema.names)
@@ -191,7 +192,7 @@ class DuckDbConnection(Connection):
         return SinkRejected(self._name, f"DuckDB refuses a value of a row ({type(error).__name__})", remedy)
 
 
-def _converted(name: str, column: str, values: pa.Array) -> pa.Array:
+def _converted(name: str, column: str, values: pa.Array, holds: Holds) -> pa.Array:
     """Return the values of a column as DuckDB reads them from Arrow. Raises `SinkRejected`."""
     kind = values.type
     try:
@@ -207,10 +208,10 @@ def _converted(name: str, column: str, values: pa.Array) -> pa.Array:
         except pa.ArrowInvalid:
             reason = f"column {column} has a text that is not UTF-8, which DuckDB cannot have"
             raise SinkRejected(name, reason, "Leave the column out.") from None
-    if pa.types.is_date(kind):
-        _check_range(name, column, values.cast(pa.int32()), *DAYS)
-    if pa.types.is_timestamp(kind):
-        _check_range(name, column, values.cast(pa.int64()), *MICROS)
+    if pa.types.is_date(kind) and holds.days is not None:
+        _check_range(name, column, values.cast(pa.int32()), *holds.days)
+    if pa.types.is_timestamp(kind) and holds.micros is not None:
+        _check_range(name, column, values.cast(pa.int64()), *holds.micros)
     return values
 
 

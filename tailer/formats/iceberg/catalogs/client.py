@@ -29,7 +29,7 @@ from requests.adapters import BaseAdapter
 from typing_extensions import override
 
 from tailer.errors import ConfigError, NotATable, StorageAccessRefused, StorageUnavailable, TailerError, how_to_install
-from tailer.formats.iceberg.metadata.current import TITLE
+from tailer.formats.iceberg.metadata.document import TITLE
 from tailer.stores.secrets import WAYS, NoSecret, Secret
 
 __all__ = ["CatalogClient", "client_of", "translate"]

@@ -97,7 +97,7 @@ class _IcebergNames(TableNames):
 
     @override
     async def find(self, name: str, stores: Stores) -> str | None:
-        from tailer.formats.iceberg.metadata.current import root_of  # noqa: PLC0415 - not to recognise a name
+        from tailer.formats.iceberg.metadata.document import root_of  # noqa: PLC0415 - not to recognise a name
 
         location = await CatalogTable(name, stores).look()
         return None if location is None else root_of(location)

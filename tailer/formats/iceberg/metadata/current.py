@@ -17,39 +17,31 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Final, Protocol
 
 from typing_extensions import override
 
-from tailer.errors import ConfigError, NotATable, ObjectNotFound
+from tailer.errors import NotATable, ObjectNotFound
 from tailer.formats.iceberg.catalogs.names import CatalogTable
 from tailer.formats.iceberg.files.places import Places
-from tailer.formats.iceberg.metadata.document import Document, parse_document
+from tailer.formats.iceberg.metadata.document import FOLDER, TITLE, Document, parse_document, split_location
 from tailer.formats.registry import no_table
-from tailer.stores.location import parse_location
 from tailer.stores.port import ObjectStore, StoredObject
 
 __all__ = [
-    "FOLDER",
     "NAMES",
-    "TITLE",
     "CatalogPointer",
     "CurrentDocument",
     "FolderPointer",
     "OneFile",
     "is_metadata_file",
-    "root_of",
 ]
 
-FOLDER: Final = "metadata"
-TITLE: Final = "an Iceberg table"
 NAMES: Final = re.compile(r"v([0-9]+)(\.gz)?\.metadata\.json(\.gz)?")
 _HINT: Final = "version-hint.text"
 _SPELLINGS: Final = ("v{}.metadata.json", "v{}.gz.metadata.json", "v{}.metadata.json.gz")
 _CATALOGS: Final = re.compile(r"[0-9]+-.+(?:\.gz)?\.metadata\.json(?:\.gz)?")
 _LIST_MISSES: Final = 16
-_NOWHERE: Final = Path("/")  # locations are absolute
 
 
 def is_metadata_file(name: str) -> bool:
@@ -209,22 +201,6 @@ class FolderPointer(Pointer):
         return NotATable(self._store.uri, f"its metadata files {whose}", f"{TITLE} that can be followed", remedy)
 
 
-def root_of(location: str) -> str:
-    """Return the folder of the table whose metadata file is at `location`. Raises `NotATable`."""
-    return _split(location)[0]
-
-
-def _split(location: str) -> tuple[str, str]:
-    try:
-        parsed = parse_location(f"file:{location}" if location.startswith("/") else location, _NOWHERE, "table")
-    except ConfigError as error:
-        remedy = "The catalog has its metadata where lake-tailer cannot read."
-        raise NotATable(location, error.reason, TITLE, remedy) from None
-    folder, _, name = parsed.rpartition("/")
-    root = folder.removesuffix(f"/{FOLDER}")
-    return root, name if root == folder else f"{FOLDER}/{name}"
-
-
 class CatalogPointer(Pointer):
     """Points to the metadata of a table that a catalog names, whose folder is the root of `store` at first.
 
@@ -246,7 +222,7 @@ class CatalogPointer(Pointer):
             reason = "the catalog has no such table any more: it was dropped or renamed"
             remedy = "Give its new name. A table that was made again is another one: add a pipeline for it."
             raise NotATable(self._table.name, reason, TITLE, remedy)
-        root, name = _split(location)
+        root, name = split_location(location)
         if root != self._store.uri:
             self._store = self._open_store(root)
             self._places.add(self._store)

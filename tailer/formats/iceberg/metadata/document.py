@@ -9,13 +9,30 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import sha256
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from tailer.errors import LogCorrupt, UnsupportedFeature
+from tailer.errors import ConfigError, LogCorrupt, NotATable, UnsupportedFeature
+from tailer.stores.location import parse_location
 
-__all__ = ["MAIN", "Document", "PartitionSpec", "Snapshot", "noted_number", "parse_document"]
+__all__ = [
+    "FOLDER",
+    "MAIN",
+    "TITLE",
+    "Document",
+    "PartitionSpec",
+    "Snapshot",
+    "noted_number",
+    "parse_document",
+    "root_of",
+    "split_location",
+]
+
+FOLDER: Final = "metadata"
+TITLE: Final = "an Iceberg table"
+_NOWHERE: Final = Path("/")  # locations are absolute
 
 _END: Final = b"] \t\r\n"
 _BETWEEN: Final = b", \t\r\n"
@@ -224,3 +241,20 @@ def parse_document(data: bytes, table: str, name: str, before: Document | None =
     if document.format_version > _NEWEST_FORMAT:
         raise UnsupportedFeature(table, f"format version {document.format_version}", 0)
     return msgspec.structs.replace(document, listed=msgspec.Raw(), history=history)
+
+
+def root_of(location: str) -> str:
+    """Return the folder of the table whose metadata file is at `location`. Raises `NotATable`."""
+    return split_location(location)[0]
+
+
+def split_location(location: str) -> tuple[str, str]:
+    """Return the folder of a table and the name of its metadata file in it. Raises as `root_of`."""
+    try:
+        parsed = parse_location(f"file:{location}" if location.startswith("/") else location, _NOWHERE, "table")
+    except ConfigError as error:
+        remedy = "The catalog has its metadata where lake-tailer cannot read."
+        raise NotATable(location, error.reason, TITLE, remedy) from None
+    folder, _, name = parsed.rpartition("/")
+    root = folder.removesuffix(f"/{FOLDER}")
+    return root, name if root == folder else f"{FOLDER}/{name}"

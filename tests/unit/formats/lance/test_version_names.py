@@ -1,9 +1,9 @@
-"""Tests for `tailer.formats.lance.format`."""
+"""Tests for the names of `tailer.formats.lance.manifest`."""
 
 import pytest
 
 from tailer.errors import LogCorrupt
-from tailer.formats.lance.format import manifests
+from tailer.formats.lance.manifest import manifests
 
 V2_OF_1 = "18446744073709551614.manifest"
 V2_OF_12 = "18446744073709551603.manifest"
