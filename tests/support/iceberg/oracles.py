@@ -20,7 +20,7 @@ from tests.support.iceberg.spark.client import Answer
 __all__ = ["COMPARED", "Oracles"]
 
 COMPARED: Final = "compared"
-_NO_ORDER: Final = ("unorderable columns", "UNSUPPORTED_FEATURE.PARTITION_BY_")
+_NO_ORDER: Final = ("unorderable columns", "UNSUPPORTED_FEATURE.PARTITION_BY_", "INVALID_ORDERING_TYPE")
 _NO_DELETES: Final = "Delete files are currently not supported in changelog scans"
 
 Changes = Counter[tuple[bool, Value]]
