@@ -34,6 +34,13 @@ __all__ = ["ChangelogEngine", "ChangelogReport"]
 
 _log = logging.getLogger(__name__)
 
+METRICS: Final = (
+    Counter("lake_tailer_carryovers_dropped", "Rows dropped because rewritten files held them unchanged."),
+    Counter("lake_tailer_updates_paired", "Deletes and inserts that were made an update."),
+    Counter("lake_tailer_ambiguous_rows", "Rows with a choice of partners for an update."),
+    Counter("lake_tailer_unchanged_images_dropped", "Images dropped of updates that change nothing."),
+)
+
 _MOST_PARTS: Final = 100  # of a version: all are open until it ends, and inside of hundreds nothing can be cancelled
 _REMEDY: Final = "set key to the columns that identify a row, or remove compute_updates"
 
@@ -210,16 +217,6 @@ async def _join_preimages(
         slices = preimages.joined(batch)
         while (joined := await to_thread.run_sync(next, slices, None)) is not None:
             yield joined
-
-
-_log = logging.getLogger(__name__)
-
-METRICS: Final = (
-    Counter("lake_tailer_carryovers_dropped", "Rows dropped because rewritten files held them unchanged."),
-    Counter("lake_tailer_updates_paired", "Deletes and inserts that were made an update."),
-    Counter("lake_tailer_ambiguous_rows", "Rows with a choice of partners for an update."),
-    Counter("lake_tailer_unchanged_images_dropped", "Images dropped of updates that change nothing."),
-)
 
 
 class ChangelogReport:

@@ -58,7 +58,8 @@ class Engine(ABC):
 async def background() -> AsyncIterator[TaskGroup]:
     """Open a task group whose tasks are cancelled when the block is left.
 
-    An error in a background task cancels the block and is raised as an `ExceptionGroup`.
+    An error in a background task cancels the block and is raised as an `ExceptionGroup`. An error of the block itself
+    passes as it is: a task group of anyio would wrap it, too.
     """
     group = anyio.create_task_group()
     await group.__aenter__()

@@ -3,6 +3,7 @@
 port        what everything else needs to know of a format
 rows        the rows of any task, by the reader that it names
 registry    the formats there are, the one that a location has, and reasons why it has no table
+inspection  what doctor, history and check ask of a table
 
 The formats that this process has imported are here, so that the command line ends without Arrow.
 """

@@ -6,8 +6,8 @@ stop, or to look for lost files; because requester pays and every other option o
 because no second client of S3 is needed; and because the bytes in memory are bounded whatever a row group has. Arrow
 reads either a whole row group ahead, or one column after the other, each megabyte after a round trip, as it does
 through obstore. At 20 ms a request, 12 columns of a file of 218 MB take 1.1 times as long as from a local disk, 2.8
-times with Arrow's whole row groups, and 6 times with a megabyte at a time by Arrow or obstore
-(`tests/bench/test_ranges.py`, two processors shared with the server).
+times with Arrow's whole row groups, and 6 times with a megabyte at a time by Arrow or obstore, on two processors shared
+with the server.
 """
 
 import os

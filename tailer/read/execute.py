@@ -210,7 +210,7 @@ class _OpenFile:
         self.others: list[_OpenFile] = []  # for the tasks that are executed with this one
         # Where columns that were read first have a row, all were read in vain: it is likely so in the rest of the file.
         self._looks_first = True
-        self.row_filter = None  # of a change file, `_changes` finds out which rows fulfil the condition
+        self.row_filter = None  # of a change file, `batches` finds out which rows fulfil the condition
         if (condition := layout.condition) is not None and task.kind not in CHANGE_FILES:
             self.row_filter = condition.row_filter
 

@@ -39,9 +39,9 @@ def _divisor_can_be_zero(call: Call) -> bool:
 
 
 def _remainder(_: pa.DataType, left: Values, right: Values) -> Values:
-    """Return the _remainder of integers, with the sign of `left`."""
+    """Return the remainder of integers, with the sign of `left`."""
     one = pa.scalar(1, right.type)
-    # A division by -1 overflows for the least number, and its _remainder is that of a division by 1.
+    # A division by -1 overflows for the least number, and its remainder is that of a division by 1.
     right = pc.if_else(pc.equal(right, pa.scalar(-1, right.type)), one, right)
     return pc.subtract(left, pc.multiply(pc.divide_checked(left, right), right))
 

@@ -51,7 +51,7 @@ _DENIALS: Final = (
 
 
 class _StoreTarget:
-    """The folder `location` of the table in an object store; `sink`: the sink's name in errors. Blocking, as above.
+    """The folder `location` of the table in an object store; `sink`: the sink's name in errors. For worker threads.
 
     delta-rs has a client of its own. It gets the login of ours for each transaction, so that keys are renewed while the
     pipeline runs. Whether there is a table is asked through our store first, so that a wrong key, bucket or permission

@@ -9,8 +9,7 @@ Text:
 
 Messages, for brokers:
 
-- `messages`: defines messages and encoders.
-
+- `messages`: what messages are; `debezium.images` has the base of encoders, `PairingEncoder`.
 - `flat_messages`: flat JSON, with or without keys; Arrow IPC, many rows each.
 - `debezium`: Debezium's envelope, in JSON; `cloudevents`: CloudEvents, likewise.
 - `avro`: flat rows and Debezium's envelope as Avro; `avro.schema` and `avro.columns` are its parts.

@@ -1,4 +1,4 @@
-"""A Delta table for people: its profile, and summaries of its commits."""
+"""A Delta table for people: its profile, summaries of its commits, and contradictions in its log."""
 
 import json
 from collections.abc import AsyncGenerator, Iterator, Mapping

@@ -43,6 +43,11 @@ __all__ = ["BY_DRIVER", "COMPLETE", "RESNAPSHOT", "BackfillDelivery", "BetweenVe
 
 _log = logging.getLogger(__name__)
 
+COMPLETE: Final = "delivers to a mirror, which has all rows"
+RESNAPSHOT: Final = "`tailer resnapshot PIPELINE` replaces them."
+BY_DRIVER: Final = 'Set write = "driver".'
+_BY_EXECUTORS: Final = "is written by executors, which deliver no backfill"
+
 
 def with_where(policy: Policy, where: str | None) -> Policy:
     """Return the policy for rows that also fulfil `where`. Raises `ConfigError` if that is no condition."""
@@ -166,14 +171,6 @@ class BackfillDelivery:
         if progress != self.delivered:
             place = "nothing" if progress is None else str(progress.position)
             raise SinkFenced(self.sink.name, f"{self.delivered.app_id} is at {place} during its backfill")
-
-
-_log = logging.getLogger(__name__)
-
-COMPLETE: Final = "delivers to a mirror, which has all rows"
-RESNAPSHOT: Final = "`tailer resnapshot PIPELINE` replaces them."
-BY_DRIVER: Final = 'Set write = "driver".'
-_BY_EXECUTORS: Final = "is written by executors, which deliver no backfill"
 
 
 class BetweenVersions:

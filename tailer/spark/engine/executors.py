@@ -23,15 +23,13 @@ from threading import Lock
 from typing import Any, Final, Generic, TypeVar
 from uuid import uuid4
 
-from py4j.protocol import Py4JError
 from pyspark import cloudpickle
-from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tailer.config.shapes import SparkSettings
 from tailer.errors import ConfigError, EngineUnavailable, TailerError
 from tailer.spark.release import SameRelease, our_task, unfit_executors
-from tailer.spark.session import close_session, engine_name, first_sentence, is_alive, open_session
+from tailer.spark.session import SPARK_ERRORS, close_session, engine_name, first_sentence, is_alive, open_session
 
 __all__ = ["Executors", "Run", "SharedSpark"]
 
@@ -53,7 +51,7 @@ DONE: Final = 2
 
 # The item's number in the job, the kind of answer, and the data.
 Answer = tuple[int, int, bytes]
-SPARK_ERRORS: Final = (PySparkException, Py4JError, OSError, EOFError)
+_ERRORS: Final = (*SPARK_ERRORS, EOFError)
 
 
 class Executors:
@@ -69,7 +67,7 @@ class Executors:
         """The number of tasks that run in parallel, as far as Spark knows now. Raises `EngineUnavailable`."""
         try:
             return max(1, self._jobs.parallelism())
-        except SPARK_ERRORS as error:
+        except _ERRORS as error:
             raise self._jobs.translate(error) from error
 
     def run(self, work: Work[T], items: Sequence[T]) -> "Run[T]":
@@ -134,7 +132,7 @@ class Run(Iterator[list[bytes]], Generic[T]):
             first = self._running[0]
             try:
                 answers = first.result()
-            except SPARK_ERRORS as error:
+            except _ERRORS as error:
                 raise self._end(error) from error
             self._running.popleft()
             # An item without an answer has an empty group.
@@ -161,7 +159,7 @@ class Run(Iterator[list[bytes]], Generic[T]):
             self._closed = True
             running = [job for job in self._running if not job.cancel()]
         while wait(running, timeout=0).not_done:
-            with suppress(*SPARK_ERRORS):
+            with suppress(*_ERRORS):
                 self._jobs.cancel(self._group)
             wait(running, timeout=CANCEL_AGAIN_S)
 

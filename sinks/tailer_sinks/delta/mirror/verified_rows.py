@@ -1,4 +1,4 @@
-"""The rows of a mirror, and rows of the source as it would hold them, to compare the two.
+"""The rows of a mirror, rows of the source as it would hold them, to compare the two, and the repair of the mirror.
 
 A version of a Delta table stays as it is, so the pipeline may go on meanwhile.
 """
@@ -37,6 +37,12 @@ _FIND: Final = "SELECT place, number FROM given JOIN removed ON {equal} ORDER BY
 
 class DeltaRepair(MirrorRepair):
     """A `tailer.sink.MirrorRepair` of the mirror that was read as `anchor`. `key`: its columns that identify a row.
+
+    One commit replaces rows by those of the source. It is made on top of the version that was compared, and fails if
+    there is any other one since, so it replaces just the rows that were found. It has the progress that the table has
+    already. It is a MERGE, as those of the pipeline, unless the table has a key twice, or without a value: then all
+    rows are written again, without these. Where the mirror keeps deleted rows, or each state, rows end in the version
+    that was compared, at its time. Where the source has no rows, the time of the repair takes its place.
 
     `conformed` gives rows of the source the types of the table, and `as_texts` turns rows into what is compared.
     `time_us`: of the version; None: not known.

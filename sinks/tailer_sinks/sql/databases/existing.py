@@ -14,7 +14,7 @@ import pyarrow as pa
 
 from tailer_sinks.encoding.typed import fits
 
-__all__ = ["ExistingColumn", "ExistingTable", "described_in_duckdb", "described_in_postgresql", "described_in_sqlite"]
+__all__ = ["ExistingTable", "described_in_duckdb", "described_in_postgresql", "described_in_sqlite"]
 
 Query = Callable[[str, Sequence[object]], list[tuple[object, ...]]]
 TypeOf = Callable[[pa.DataType], str | None]  # of `Dialect`

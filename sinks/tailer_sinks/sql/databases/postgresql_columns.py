@@ -23,9 +23,7 @@ from tailer.errors import SinkRejected, SinkUnavailable
 from tailer_sinks.sql.databases.dialect import Connection, column_list, quoted
 
 __all__ = [
-    "COLUMNS",
     "DROP_DEPENDENTS",
-    "GRANTEE",
     "columns_left",
     "forget_dropped",
     "kept_dependents",
@@ -35,16 +33,16 @@ __all__ = [
 ]
 
 DROP_DEPENDENTS: Final = "Drop what depends on the column, run `tailer resume PIPELINE`, and make it again."
-COLUMNS: Final = """
+_COLUMNS: Final = """
 SELECT a.attrelid, a.attnum, a.attname, a.attnotnull, a.attacl, a.attrelid::regclass AS tab FROM pg_attribute a
 WHERE a.attrelid = to_regclass(?) AND a.attname = ANY(?) AND NOT a.attisdropped
 """
-GRANTEE: Final = "CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END"
+_GRANTEE: Final = "CASE grantee WHEN 0 THEN 'PUBLIC' ELSE quote_ident(pg_get_userbyid(grantee)) END"
 _OPTION: Final = "CASE WHEN is_grantable THEN ' WITH GRANT OPTION' ELSE '' END"
 # The place of a statement, what it makes, the statement, and one that drops the same thing. A new view has the grants
 # that are the default of whoever makes it: all are revoked.
 _DEPENDENTS: Final = f"""
-WITH RECURSIVE cols AS ({COLUMNS}),
+WITH RECURSIVE cols AS ({_COLUMNS}),
 direct AS (
     SELECT DISTINCT classid, objid, attrelid FROM pg_depend JOIN cols
     ON refclassid = 'pg_class'::regclass AND refobjid = attrelid AND refobjsubid = attnum
@@ -98,15 +96,15 @@ SELECT what, make, remove FROM (
     SELECT 3, 0, view, pg_get_ruledef(r.oid), NULL FROM pg_rewrite r JOIN views ON ev_class = views.oid
     WHERE rulename <> '_RETURN'
     UNION ALL
-    SELECT 4, 0, view, format('REVOKE ALL ON %s FROM %s', view, {GRANTEE}), NULL
+    SELECT 4, 0, view, format('REVOKE ALL ON %s FROM %s', view, {_GRANTEE}), NULL
     FROM views, (SELECT grantee FROM pg_default_acl, aclexplode(defaclacl)) AS others (grantee)
     UNION ALL
     SELECT 4, 0, view, format('REVOKE ALL ON %s FROM %I', view, pg_get_userbyid(relowner)), NULL FROM views
     UNION ALL
-    SELECT 5, 0, view, format('GRANT %s ON %s TO %s%s', privilege_type, view, {GRANTEE}, {_OPTION}), NULL
+    SELECT 5, 0, view, format('GRANT %s ON %s TO %s%s', privilege_type, view, {_GRANTEE}, {_OPTION}), NULL
     FROM views, aclexplode(coalesce(relacl, acldefault('r', relowner)))
     UNION ALL
-    SELECT 5, 0, view, format('GRANT %s (%I) ON %s TO %s%s', privilege_type, attname, view, {GRANTEE}, {_OPTION}), NULL
+    SELECT 5, 0, view, format('GRANT %s (%I) ON %s TO %s%s', privilege_type, attname, view, {_GRANTEE}, {_OPTION}), NULL
     FROM fields, aclexplode(attacl)
     UNION ALL
     SELECT 6, 0, format('trigger %I of %s', tgname, tab), pg_get_triggerdef(oid),
@@ -124,7 +122,7 @@ SELECT what, make, remove FROM (
         CASE WHEN polpermissive THEN 'PERMISSIVE' ELSE 'RESTRICTIVE' END,
         CASE polcmd WHEN 'r' THEN 'SELECT' WHEN 'a' THEN 'INSERT' WHEN 'w' THEN 'UPDATE' WHEN 'd' THEN 'DELETE'
         ELSE 'ALL' END,
-        (SELECT string_agg({GRANTEE}, ', ') FROM unnest(polroles) AS grantee),
+        (SELECT string_agg({_GRANTEE}, ', ') FROM unnest(polroles) AS grantee),
         ' USING (' || pg_get_expr(polqual, polrelid) || ')',
         ' WITH CHECK (' || pg_get_expr(polwithcheck, polrelid) || ')'
     ), format('DROP POLICY %I ON %s', polname, tab) FROM policies
@@ -137,7 +135,16 @@ SELECT what, make, remove FROM (
 
 @contextmanager
 def kept_dependents(name: str, connection: Connection, table: str, columns: Sequence[str]) -> Iterator[None]:
-    """Drop what depends on columns of `table`, a quoted name, and make it again at the end, in the open transaction.
+    """Drop views, triggers and policies that depend on columns of `table`, a quoted name; make them again at the end.
+
+    All in the open transaction, from the texts that PostgreSQL has of them. A view gets back its owner, options,
+    grants, comments, defaults, rules and triggers. Whatever else depends on a column or on such a view is left where it
+    is, and PostgreSQL refuses to drop the column, and names it:
+
+    - A materialized view: readers with an older snapshot would find the new one empty.
+    - A generated column: adding one writes the table again.
+    - A temporary view, or one whose owner the sink's user cannot stand for: no one else can make it.
+    - Foreign keys of other tables, functions, publications: they have users of their own.
 
     `name`: the sink's. Raises `SinkRejected` where it does not go with the columns that are there then.
     """
@@ -162,7 +169,7 @@ _PAUSE_S: Final = 0.05
 
 # What belongs to columns, as statements that make it again for others of their names.
 _BELONGINGS: Final = f"""
-WITH cols AS ({COLUMNS}),
+WITH cols AS ({_COLUMNS}),
 of_cols AS (
     SELECT DISTINCT d.classid, d.objid FROM pg_depend d JOIN cols
     ON d.refclassid = 'pg_class'::regclass AND d.refobjid = cols.attrelid AND d.refobjsubid = cols.attnum
@@ -176,7 +183,7 @@ SELECT statement FROM (
     SELECT 1, format('COMMENT ON COLUMN %s.%I IS %L', tab, attname, col_description(attrelid, attnum)) FROM cols
     UNION ALL
     SELECT 1, format(
-        'GRANT %s (%I) ON %s TO %s%s', privilege_type, attname, tab, {GRANTEE},
+        'GRANT %s (%I) ON %s TO %s%s', privilege_type, attname, tab, {_GRANTEE},
         CASE WHEN is_grantable THEN ' WITH GRANT OPTION' ELSE '' END
     ) FROM cols, aclexplode(attacl)
     UNION ALL
@@ -224,10 +231,10 @@ _GRANTS: Final = f"""
 WITH again AS (SELECT to_regclass(?) AS tab), own AS (SELECT * FROM pg_class WHERE oid = to_regclass(?))
 SELECT format('ALTER TABLE %s OWNER TO %I', tab, pg_get_userbyid(relowner)) FROM again, own
 UNION ALL SELECT format('COMMENT ON TABLE %s IS %L', tab, obj_description(oid, 'pg_class')) FROM again, own
-UNION ALL SELECT format('GRANT %s ON %s TO %s%s', privilege_type, tab, {GRANTEE},
+UNION ALL SELECT format('GRANT %s ON %s TO %s%s', privilege_type, tab, {_GRANTEE},
     CASE WHEN is_grantable THEN ' WITH GRANT OPTION' ELSE '' END)
 FROM again, own, aclexplode(relacl)
-UNION ALL SELECT format('GRANT %s (%I) ON %s TO %s%s', privilege_type, attname, tab, {GRANTEE},
+UNION ALL SELECT format('GRANT %s (%I) ON %s TO %s%s', privilege_type, attname, tab, {_GRANTEE},
     CASE WHEN is_grantable THEN ' WITH GRANT OPTION' ELSE '' END)
 FROM again, own JOIN pg_attribute ON attrelid = oid AND NOT attisdropped, aclexplode(attacl)
 """
@@ -235,7 +242,7 @@ FROM again, own JOIN pg_attribute ON attrelid = oid AND NOT attisdropped, aclexp
 _OLDER: Final = f"""
 SELECT pid FROM pg_stat_activity
 WHERE datname = current_database() AND usesysid IS NOT NULL AND pid <> pg_backend_pid() AND age(backend_xmin) >= (
-    SELECT min(age(description.xmin)) FROM pg_description description JOIN ({COLUMNS}) AS cols
+    SELECT min(age(description.xmin)) FROM pg_description description JOIN ({_COLUMNS}) AS cols
     ON classoid = 'pg_class'::regclass AND objoid = attrelid AND objsubid = attnum
 )
 ORDER BY pid
@@ -366,7 +373,7 @@ def _wider_columns(connection: Connection, table: str) -> set[str]:
 
 
 def _are_filled(connection: Connection, table: str, names: Sequence[str]) -> bool:
-    query = f"SELECT count(*) FROM ({COLUMNS}) AS cols WHERE col_description(attrelid, attnum) IS NOT NULL"
+    query = f"SELECT count(*) FROM ({_COLUMNS}) AS cols WHERE col_description(attrelid, attnum) IS NOT NULL"
     return connection.query(query, [table, list(names)]) == [(len(names),)]
 
 

@@ -4,6 +4,8 @@ A logical file is a data file with its deletion vector (PROTOCOL.md, "Action Rec
 an entry with an age; the newest entry of a file decides whether the file is live. Entries are sorted by file to group
 them. The live files are then sorted by time, which is the order of delivery. Both sorts spill to disk, so memory does
 not depend on the number of files. A file that a checkpoint lists twice appears once.
+
+`find_files` looks back for a few files instead, and holds only these.
 """
 
 from collections.abc import Callable, Iterator, Sequence
