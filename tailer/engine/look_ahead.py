@@ -157,11 +157,11 @@ class LookAhead:
             if self._failed is not None:
                 raise self._failed
             self._ahead.extend(await self._table.next_plans(1))
+        self._due, self._begun = self._begun, None  # a pipeline that waits holds no plan
         if not self._ahead:
             self._is_backlog = False
             return ()
         plans = [self._ahead.popleft()]
-        self._due, self._begun = self._begun, None
         if self._is_backlog and self._due is None and self._is_small(plans[0]):
             await self._add_small(plans)
         return plans

@@ -1,9 +1,11 @@
 """Look-ahead: the next version begins while the current one is delivered, and all else stays as it is."""
 
+import gc
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Final, cast
+from weakref import ref
 
 import anyio
 import pyarrow as pa
@@ -111,6 +113,20 @@ async def test_after_a_wait_one_version_is_asked_for() -> None:
         log.plans = [plan(2), plan(3)]
         await turn(ahead)
         assert log.asked == asked + 1
+
+
+async def test_a_pipeline_that_waits_holds_no_rows() -> None:
+    log, engine = Log(*map(plan, range(3))), OneRowEngine()
+    async with looking(log, engine) as ahead:
+        for _ in range(2):
+            (await turn(ahead)).stop()
+        rows = await turn(ahead)  # begun while the one before was delivered
+        rows.stop()
+        held = ref(rows)
+        del rows
+        assert await ahead.next_plans() == ()
+        with anyio.fail_after(10):
+            await become(lambda: gc.collect() >= 0 and held() is None)
 
 
 async def test_small_versions_of_lance_datasets_are() -> None:
