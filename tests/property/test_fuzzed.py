@@ -2,6 +2,7 @@
 
 import pytest
 
+from tests.fuzz.lines import all_lines
 from tests.fuzz.target import NAMES, corpus_of, find, found_of
 
 
@@ -12,3 +13,4 @@ def test_kept_inputs(name: str) -> None:
     assert paths
     for path in paths:
         target.run(path.read_bytes())
+    assert all_lines(target.modules)  # a search counts the lines of these modules: they must be there

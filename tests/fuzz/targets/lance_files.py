@@ -50,8 +50,5 @@ def _run(data: bytes) -> None:
 TARGET = Target(
     _run,
     _seeds,
-    tuple(
-        f"tailer.formats.lance.{name}"
-        for name in ("manifest", "protobuf", "transaction", "fragment", "schema", "features", "rows.deletions")
-    ),
+    tuple(f"tailer.formats.lance.{name}" for name in ("manifest", "protobuf", "history", "fragment", "schema")),
 )
