@@ -165,8 +165,8 @@ class _SqliteConnection:
 
     def load_texts(self, table: str, rows: pa.RecordBatch, columns: pa.Schema) -> None:
         values = [
-            [None if text is None else _from_text(_stored_class(kind), text) for text in column.to_pylist()]
-            for kind, column in zip(columns.types, rows.columns, strict=True)
+            [None if text is None else _from_text(own, text) for text in column.to_pylist()]
+            for own, column in zip(map(_stored_class, columns.types), rows.columns, strict=True)
         ]
         self._insert(table, rows.schema.names, [values])
 
